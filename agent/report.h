@@ -1,0 +1,99 @@
+/** @file report.h
+ * The report: what one process tells about itself, as JSON (dashboards/schema/report.schema.json). The writer turns the
+ * structures below into one file, atomically; the structures are filled by the injected library.
+ */
+#ifndef RP_AGENT_REPORT_H
+#define RP_AGENT_REPORT_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "pool/tracker.h"
+#include "recvpool/status.h"
+
+#define RP_REPORT_SCHEMA "recvpool.report"
+#define RP_REPORT_SCHEMA_VERSION "1.0"
+#define RP_EVIDENCE_SOURCES 5
+
+struct rp_process_info {
+  char host[256];
+  pid_t pid;
+  char command[4096];      /**< arguments joined by blanks, cut to size; bytes that are not UTF-8 are escaped by the writer */
+  int rank, world_size, local_rank; /**< -1 where not known */
+  char rank_source[32];    /**< "torchrun", "slurm", "mpi" or "" */
+  double start_time_unix_seconds; /**< wall clock at attach */
+  uint64_t start_monotonic_ns;
+};
+
+struct rp_versions {
+  int cuda_driver, cuda_runtime, cupti, nccl; /**< as the libraries number themselves; 0 where not found */
+  char cuda_driver_path[512], cuda_runtime_path[512], cupti_path[512], nccl_path[512]; /**< "" where not found */
+};
+
+/** One source of evidence (design.md §5). */
+struct rp_evidence {
+  const char *name; /**< "interposer", "cupti", "nccl_profiler", "nvtx", "uprobes" */
+  bool active;
+  char reason[256]; /**< why it is missing; "" when active */
+};
+
+struct rp_device_info {
+  int ordinal;
+  char name[256];
+  uint64_t total_bytes; /**< 0 where not known */
+};
+
+struct rp_comm_info {
+  uint64_t comm;    /**< handle in the process, as in rp_channel */
+  uint64_t id_hash; /**< same on every rank of the communicator; 0 where not known */
+  int rank, ranks;  /**< -1 where not known */
+};
+
+struct rp_agent_cost {
+  uint64_t agent_bytes;          /**< host memory the agent holds, tracker included */
+  uint64_t callbacks;            /**< CUPTI callbacks and interposed calls taken */
+  uint64_t callback_hits;        /**< of these, launches that named a receive buffer */
+  uint64_t callback_time_ns;     /**< spent in them; extrapolated from the sampled ones */
+  uint64_t callbacks_timed;      /**< how many were timed */
+  uint64_t events_lost;          /**< events the agent could not hand to the tracker */
+};
+
+struct rp_report {
+  const char *mode;  /**< "observe", "off" */
+  const char *state; /**< "running" or "finished" */
+  const char *passive_reason; /**< why the agent went passive, "" if it has not */
+  struct rp_process_info process;
+  struct rp_versions versions;
+  struct rp_evidence evidence[RP_EVIDENCE_SOURCES];
+  size_t evidence_count;
+  const struct rp_device_info *devices;
+  size_t device_count;
+  const struct rp_comm_info *comms;
+  size_t comm_count;
+  struct rp_snapshot snapshot;
+  uint32_t slack;
+  uint64_t min_bytes;
+  struct rp_agent_cost cost;
+  uint64_t written_monotonic_ns;
+  double written_unix_seconds;
+  const char *const *warnings; /**< everything worth telling a reader, each one line */
+  size_t warning_count;
+  /** Name of a function id of the tracker ("" if unknown); may be NULL. */
+  const char *(*function_name)(void *context, uint64_t function);
+  void *function_name_context;
+};
+
+/** The whole report as JSON; NULL without memory. Owned by the caller. Thread-safe for distinct reports. */
+json_t *rp_report_to_json(const struct rp_report *report);
+
+/** File name of a process's report: HOST-PID-STARTNS.json with anything but [A-Za-z0-9._-] in HOST replaced. */
+void rp_report_file_name(const struct rp_process_info *process, char *out, size_t out_size);
+
+/** Writes `report` to DIR/NAME: a temporary file in DIR (created if missing, mode 0755), every byte checked, then
+ *  rename. RP_ERROR_IO with errno set and the old file untouched when anything fails; the temporary file is removed. */
+rp_status rp_report_write(const struct rp_report *report, const char *dir, const char *name);
+
+#endif

@@ -1,0 +1,64 @@
+/** @file rpsim.h
+ * What a test program may ask of the simulated device beyond CUDA itself. Implemented by the simulated libcuda.so.1;
+ * everything else is the real CUDA, CUPTI and NCCL interface.
+ *
+ * Environment: RPSIM_DEVICES (count, default 1), RPSIM_DEVICE_BYTES (capacity per device, default 8GiB), RPSIM_SEED
+ * (jitter between streams; unset or 0 = none), RPSIM_FAIL (NAME:NTH[:ERROR], comma-separated: the NTH call, from 1, of
+ * driver entry point NAME returns ERROR, default 2 = out of memory; NTH may be "N+" for the Nth and every later one).
+ * Device pointers are host addresses, so kernels are plain host functions.
+ */
+#ifndef RPSIM_H
+#define RPSIM_H
+
+#include <cuda.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RPSIM_EXPORT __attribute__((visibility("default")))
+
+/** Grid of one launch, as given to cuLaunchKernel. */
+struct rpsim_dims {
+  unsigned grid[3], block[3], shared_bytes;
+};
+
+/** Body of a kernel: runs once per launch on its stream's thread; params[i] points at parameter i. */
+typedef void (*rpsim_kernel_body)(void *const *params, const struct rpsim_dims *dims);
+
+struct rpsim_param {
+  size_t offset, size; /**< bytes, as cuFuncGetParamInfo answers */
+};
+
+/** A kernel: a host function with its name (mangled as CUPTI's symbolName would be) and parameter layout. */
+struct rpsim_kernel {
+  const char *name;
+  rpsim_kernel_body body;
+  size_t param_count;
+  const struct rpsim_param *params;
+};
+
+/** Registers kernels by name, for cuModuleGetFunction, cuLibraryGetKernel and __cudaRegisterFunction. The array and
+ *  what it points to must live for ever. Registering a name again replaces it. Thread-safe; callable before cuInit and
+ *  from constructors. Returns 0, or -1 without memory. */
+RPSIM_EXPORT int rpsim_register_kernels(const struct rpsim_kernel *kernels, size_t count);
+
+/** Bytes of physical device memory now held on `device` (VMM handles and allocations; aliases count once). */
+RPSIM_EXPORT uint64_t rpsim_physical_bytes(int device);
+/** Highest value of rpsim_physical_bytes so far. */
+RPSIM_EXPORT uint64_t rpsim_physical_peak_bytes(int device);
+/** How often driver entry point `name` has been called in this process (outermost or nested). */
+RPSIM_EXPORT uint64_t rpsim_call_count(const char *name);
+
+/** The pattern fresh device memory is filled with, as 32-bit words. */
+#define RPSIM_POISON_WORD 0x7fbadbadu
+
+/** Driver version the simulated libcuda reports. */
+#define RPSIM_DRIVER_VERSION 13000
+
+#ifdef __cplusplus
+}
+#endif
+#endif
