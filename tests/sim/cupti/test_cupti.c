@@ -7,6 +7,8 @@
 #include <dlfcn.h>
 #include <generated_nvtx_meta.h>
 #include <nvtx3/nvToolsExt.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "../cuda/tools.h"
 #include "../rpsim.h"
@@ -537,6 +539,76 @@ static void test_ids(void **state) {
   assert_true(second >= first);
 }
 
+/* ---- in the injected library ---- */
+
+static int mode_injected(void) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  return cuInit(0) == CUDA_SUCCESS ? 0 : 1;
+}
+
+static void test_subscribing_while_injected(void **state) {
+  (void)state;
+  char output[512];
+  setenv("TEST_CUPTI", CUPTI13_PATH, 1);
+  int status = sim_test_run("injected", "CUDA_INJECTION64_PATH", INJECTION_PATH, output, sizeof output);
+  unsetenv("TEST_CUPTI");
+  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  /* cuInit had been entered before anybody could enable it, so its EXIT is not raised. */
+  assert_string_equal(output, "injected\nsubscribe 0\nresource 5\n");
+}
+
+/* ---- threads ---- */
+
+static _Atomic unsigned enters, exits;
+
+static void count_calls(void *userdata, CUpti_CallbackDomain domain, CUpti_CallbackId cbid,
+                        const void *data) {
+  (void)userdata, (void)domain, (void)cbid;
+  const CUpti_CallbackData *call = data;
+  if (call->callbackSite == CUPTI_API_ENTER) {
+    *call->correlationData = call->correlationId;
+    enters++;
+  } else if (*call->correlationData == call->correlationId) {
+    exits++;
+  }
+}
+
+static void *allocate_often(void *argument) {
+  CUdeviceptr where;
+  CUresult result = cuCtxSetCurrent(context);
+  for (int i = 0; i < 200 && result == CUDA_SUCCESS; i++) {
+    result = cuMemAlloc(&where, 4096);
+    if (result == CUDA_SUCCESS) result = cuMemFree(where);
+  }
+  *(CUresult *)argument = result;
+  return NULL;
+}
+
+static void test_calls_of_many_threads(void **state) {
+  (void)state;
+  pthread_t threads[8];
+  CUresult results[8];
+  assert_int_equal(cuptiUnsubscribe(subscriber), CUPTI_SUCCESS);
+  assert_int_equal(cuptiSubscribe(&subscriber, count_calls, NULL), CUPTI_SUCCESS);
+  enable_driver(CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2);
+  uint64_t before = rpsim_call_count("cuMemAlloc_v2");
+  for (int i = 0; i < 8; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, allocate_often, &results[i]), 0);
+  for (int i = 0; i < 100; i++) { /* as the others run: these come and go */
+    enable_driver(CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2);
+    assert_int_equal(
+        cuptiEnableCallback(0, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2),
+        CUPTI_SUCCESS);
+  }
+  for (int i = 0; i < 8; i++) {
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(results[i], CUDA_SUCCESS);
+  }
+  assert_int_equal(rpsim_call_count("cuMemAlloc_v2"), before + 1600);
+  assert_true(enters >= 1600);
+  assert_true(exits >= 1600 && exits <= enters);
+}
+
 /* ---- NVTX ---- */
 
 static char nvtx_text[64];
@@ -600,6 +672,7 @@ static int mode_subscribe(void) {
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : "";
   if (strcmp(mode, "subscribe") == 0) return mode_subscribe();
+  if (strcmp(mode, "injected") == 0) return mode_injected();
   if (strcmp(mode, "allocate-in-driver") == 0) return mode_forbidden(CUPTI_CB_DOMAIN_DRIVER_API, allocate);
   if (strcmp(mode, "allocate-in-resource") == 0) return mode_forbidden(CUPTI_CB_DOMAIN_RESOURCE, allocate);
   if (strcmp(mode, "synchronize-in-resource") == 0)
@@ -625,6 +698,8 @@ int main(int argc, char **argv) {
       TEST(test_synchronize_domain),
       TEST(test_runtime_domain),
       TEST(test_ids),
+      TEST(test_subscribing_while_injected),
+      TEST(test_calls_of_many_threads),
       TEST(test_nvtx),
   };
   return cmocka_run_group_tests(tests, start, NULL);
