@@ -24,7 +24,7 @@ struct rp_range *rp_address_map_find(const struct rp_address_map *map, uint64_t 
 
 struct rp_range *rp_address_map_overlap(const struct rp_address_map *map, uint64_t begin, uint64_t end) {
   size_t i = first_ending_after(map, begin);
-  return i < map->count && map->ranges[i].begin < end ? &map->ranges[i] : NULL;
+  return begin < end && i < map->count && map->ranges[i].begin < end ? &map->ranges[i] : NULL;
 }
 
 rp_status rp_address_map_add(struct rp_address_map *map, uint64_t begin, uint64_t end, uint64_t value) {
