@@ -131,7 +131,7 @@ struct rp_tracker_options {
   uint64_t min_bytes;   /**< smaller receives are ignored [65536; 1 = none is] */
   uint32_t slack;       /**< slots beyond D, used as given (0 is a value) */
   uint32_t max_buffers; /**< receive buffers tracked at once [65536] */
-  uint32_t max_history; /**< receives kept for step detection [65536] */
+  uint32_t max_history; /**< receives kept while no step is known yet [16384] */
 };
 
 struct rp_tracker;
