@@ -77,6 +77,11 @@ rp_status rp_schedule_generate(const char *name, int32_t ranks, int32_t chunks, 
 rp_status rp_schedule_parse(const char *text, size_t length, struct rp_schedule *out,
                             struct rp_schedule_error *error);
 
+/** Writes a schedule as torch's CSV, CRLF line ends as torch dumps it. NCCL groups of transfers have no text
+ * form and come out one by one. `text` is NUL-terminated, to be freed by the caller; `length` without the
+ * NUL. */
+rp_status rp_schedule_print(const struct rp_schedule *schedule, char **text, size_t *length);
+
 /** Adds transfers by the rules of torch's lowering. No-op on a lowered schedule. */
 rp_status rp_schedule_lower(struct rp_schedule *schedule, struct rp_schedule_error *error);
 
