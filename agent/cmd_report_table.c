@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "pool/tracker.h"
+
 /* What the channels of a set say together, for the conclusion. */
 struct summary {
   size_t channels, poolable, just_in_time, unbounded, within_slack, too_few, other;
@@ -55,16 +57,16 @@ static void summarise(struct summary *summary, const json_t *channel) {
   summary->needed_bytes += count_of(channel, "needed_bytes");
   summary->saved_bytes += count_of(channel, "would_save_bytes");
   summary->estimate |= json_is_true(json_object_get(channel, "estimate"));
-  if (strcmp(reason, "poolable") == 0) {
+  if (strcmp(reason, rp_reason_name(RP_REASON_POOLABLE)) == 0) {
     summary->poolable++;
-  } else if (strcmp(reason, "just_in_time") == 0) {
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_JUST_IN_TIME)) == 0) {
     summary->just_in_time++;
-  } else if (strcmp(reason, "unbounded_depth") == 0) {
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_UNBOUNDED_DEPTH)) == 0) {
     summary->unbounded++;
     *(activation ? &summary->activations_unbounded : &summary->gradients_unbounded) = true;
-  } else if (strcmp(reason, "within_slack") == 0) {
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_WITHIN_SLACK)) == 0) {
     summary->within_slack++;
-  } else if (strcmp(reason, "too_few_steps") == 0) {
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_TOO_FEW_STEPS)) == 0) {
     summary->too_few++;
   } else {
     summary->other++;

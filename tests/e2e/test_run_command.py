@@ -88,7 +88,7 @@ class RunCommandTest(support.TestCase):
 
     def start(self, script):
         """Starts a Python script under recvpool run; returns the process once it has said that it is ready."""
-        process = subprocess.Popen([RECVPOOL, "run", "--", sys.executable, "-c", script], stdout=subprocess.PIPE,
+        process = subprocess.Popen([RECVPOOL, "run", "--", sys.executable, "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    env=support.clean_environment(), text=True)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
