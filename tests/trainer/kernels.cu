@@ -3,7 +3,8 @@
 #include "kernels.h"
 
 #define FOR_ELEMENTS(i, count)                                                                               \
-  for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < (count); i += (size_t)gridDim.x * blockDim.x)
+  for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < (count);                                \
+       i += (size_t)gridDim.x * blockDim.x)
 
 __global__ void rp_generate(float *out, uint64_t key, uint32_t count) {
   FOR_ELEMENTS(i, count) rp_body_generate(i, out, key);
