@@ -15,6 +15,7 @@ enum {
   KEY_DRIVER_API,
   KEY_BREAK_WAIT,
   KEY_OWN_STREAM,
+  KEY_PROBE,
   KEY_BATCH,
   KEY_WIDTH,
   KEY_HIDDEN,
@@ -44,6 +45,7 @@ static const struct argp_option option_table[] = {
     {"truth-dir", KEY_TRUTH_DIR, "DIR", 0, "write what really happened to DIR/rank-R.jsonl", 0},
     {"driver-api", KEY_DRIVER_API, NULL, 0, "allocate and copy through the driver instead of the runtime", 0},
     {"own-stream", KEY_OWN_STREAM, NULL, 0, "compute on a created stream instead of the default stream", 0},
+    {"probe", KEY_PROBE, NULL, 0, "exchange one element with both neighbours first, as torch does", 0},
     {"rendezvous", KEY_RENDEZVOUS, "FILE", 0, "be the one rank that RANK and WORLD_SIZE name; meet at FILE",
      0},
     {"break-wait", KEY_BREAK_WAIT, NULL, OPTION_HIDDEN, "", 0},
@@ -97,6 +99,9 @@ static error_t parse_text_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case KEY_OWN_STREAM:
     o->own_stream = true;
+    return 0;
+  case KEY_PROBE:
+    o->probe = true;
     return 0;
   case KEY_BREAK_WAIT:
     o->break_wait = true;

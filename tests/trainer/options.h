@@ -21,6 +21,7 @@ struct rp_trainer_options {
   bool backward_thread;
   bool driver_api;
   bool break_wait;        /**< leave out the consumer's wait for receives (to show that it matters) */
+  bool probe;             /**< exchange one element with both neighbours first, as torch does */
   bool own_stream;        /**< compute on a created stream instead of the default one */
   uint64_t message_bytes; /**< 0 = as many as the arithmetic needs */
   uint32_t rows;          /**< of one microbatch */

@@ -392,6 +392,7 @@ static void set_up(struct rank *rank, const struct rp_trainer_options *options, 
   exchange_id(options, rank->index, rank->schedule->ranks, &id);
   w->transfers =
       rp_transfers_create(&id, rank->schedule->ranks, rank->index, w->compute, w->buffers, w->truth);
+  if (options->probe) rp_transfers_probe(w->transfers, rank->schedule->ranks, rank->index);
   w->losses = rp_device_alloc(loss_bytes);
   w->pattern_error = rp_device_alloc(sizeof clean);
   rp_device_upload(w->pattern_error, &clean, sizeof clean, w->compute);

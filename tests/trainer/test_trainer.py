@@ -135,7 +135,7 @@ class SameBits(Base):
     def test_other_calls_same_bits(self):
         args = ["-S", 2, "-N", 4]
         expected = self.reference(*args)
-        for extra in (["--driver-api"], ["--own-stream"], ["--driver-api", "-a", "just_in_time"]):
+        for extra in (["--driver-api"], ["--own-stream"], ["--probe"], ["--driver-api", "-a", "just_in_time"]):
             self.assertEqual(self.train(*args, *extra), expected)
         self.assertEqual(self.train(*args, env={}), expected, "with an empty environment")
 
