@@ -28,16 +28,13 @@ struct rp_range *rp_address_map_overlap(const struct rp_address_map *map, uint64
 }
 
 rp_status rp_address_map_add(struct rp_address_map *map, uint64_t begin, uint64_t end, uint64_t value) {
-  if (end <= begin)
-    return RP_ERROR_INVALID;
+  if (end <= begin) return RP_ERROR_INVALID;
   size_t at = first_ending_after(map, begin);
-  if (at < map->count && map->ranges[at].begin < end)
-    return RP_ERROR_EXISTS;
+  if (at < map->count && map->ranges[at].begin < end) return RP_ERROR_EXISTS;
   if (map->count == map->capacity) {
     size_t capacity = map->capacity ? 2 * map->capacity : 64;
     struct rp_range *grown = realloc(map->ranges, capacity * sizeof *grown);
-    if (!grown)
-      return RP_ERROR_NO_MEMORY;
+    if (!grown) return RP_ERROR_NO_MEMORY;
     map->ranges = grown;
     map->capacity = capacity;
   }
@@ -49,10 +46,8 @@ rp_status rp_address_map_add(struct rp_address_map *map, uint64_t begin, uint64_
 
 rp_status rp_address_map_remove(struct rp_address_map *map, uint64_t begin, struct rp_range *out) {
   size_t at = first_ending_after(map, begin);
-  if (at == map->count || map->ranges[at].begin != begin)
-    return RP_ERROR_NOT_FOUND;
-  if (out)
-    *out = map->ranges[at];
+  if (at == map->count || map->ranges[at].begin != begin) return RP_ERROR_NOT_FOUND;
+  if (out) *out = map->ranges[at];
   map->count--;
   memmove(&map->ranges[at], &map->ranges[at + 1], (map->count - at) * sizeof *map->ranges);
   return RP_OK;

@@ -21,7 +21,8 @@ struct rp_address_map {
   size_t count, capacity;
 };
 
-/** Adds [begin, end). RP_ERROR_INVALID if empty, RP_ERROR_EXISTS if it overlaps a range, RP_ERROR_NO_MEMORY. */
+/** Adds [begin, end). RP_ERROR_INVALID if empty, RP_ERROR_EXISTS if it overlaps a range, RP_ERROR_NO_MEMORY.
+ */
 rp_status rp_address_map_add(struct rp_address_map *map, uint64_t begin, uint64_t end, uint64_t value);
 /** Range that contains `address`, or NULL. Valid until the map changes. O(log n). */
 struct rp_range *rp_address_map_find(const struct rp_address_map *map, uint64_t address);

@@ -14,8 +14,7 @@ rp_status rp_interval_depth(const struct rp_interval *intervals, size_t count, u
     return RP_OK;
   }
   uint64_t *points = malloc(2 * count * sizeof *points);
-  if (!points)
-    return RP_ERROR_NO_MEMORY;
+  if (!points) return RP_ERROR_NO_MEMORY;
   uint64_t *begins = points, *ends = points + count;
   for (size_t i = 0; i < count; i++) {
     if (intervals[i].end < intervals[i].begin) {
@@ -32,8 +31,7 @@ rp_status rp_interval_depth(const struct rp_interval *intervals, size_t count, u
     /* An interval that ends where another begins still overlaps it: both ends are included. */
     while (ends[closed] < begins[opened - 1])
       closed++;
-    if (opened - closed > deepest)
-      deepest = opened - closed;
+    if (opened - closed > deepest) deepest = opened - closed;
   }
   free(points);
   *depth = (uint32_t)deepest;
