@@ -18,7 +18,8 @@ size_t rp_period_find(const uint64_t *symbols, size_t count, const struct rp_per
   for (size_t period = 1; period * repeats <= count; period++) {
     /* With skip_first, at least two later periods must agree, or there would be nothing to compare. */
     if (rule->skip_first && period * 3 > count) return 0;
-    size_t from = rule->skip_first ? period : 1;
+    /* The gap before the second period still has the first one's end in it. */
+    size_t from = rule->skip_first ? period + 1 : 1;
     if (!has_period(symbols, count, from, period)) continue;
     if (!rule->reject_constant || !is_constant(symbols, 1, count)) return period;
   }

@@ -19,11 +19,15 @@ static size_t find(const char *text, size_t repeats, bool skip_first, bool rejec
 
 static void pipelines_have_their_step_as_period(void **state) {
   (void)state;
-  /* Last stage of 1F1B, 4 microbatches: forwards only; the gap before the first of a step differs (optimizer). */
+  /* Last stage of 1F1B, 4 microbatches: forwards only; the gap before the first of a step differs
+   * (optimizer). */
   assert_int_equal(find("?cccOcccOccc", 3, false, true), 4);
   assert_int_equal(find("?cccOccc", 2, false, true), 4);
   /* Middle stage: warm-up, steady, cool-down; the steady part alone is no step. */
-  assert_int_equal(find("?FFBFBFBFBBB" "FFFBFBFBFBBB", 2, false, true), 12);
+  assert_int_equal(find("?FFBFBFBFBBB"
+                        "FFFBFBFBFBBB",
+                        2, false, true),
+                   12);
   assert_int_equal(find("?FFBFBFBFBFB", 2, false, true), 0);
   /* Nothing tells steps apart. */
   assert_int_equal(find("?ccccccc", 2, false, true), 0);
