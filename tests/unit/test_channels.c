@@ -59,7 +59,7 @@ static void shared_allocations_are_out_of_reach(void **state) {
     struct rp_tracker *tracker = rp_tracker_create(NULL, NULL);
     tracker->any_received_again = true;
     for (uint64_t step = 0; step < 3; step++)
-      take_step(tracker, step, until, 4, one ? 4 << 20 : 20 << 20, one);
+      take_step(tracker, step, until, 4, one ? 3 << 20 : 20 << 20, one);
     struct rp_channel channel = decided(tracker);
     assert_int_equal(channel.reason, RP_REASON_SHARED_ALLOCATION);
     assert_int_equal(channel.held_bytes, 4 << 20);

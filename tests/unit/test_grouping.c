@@ -97,6 +97,45 @@ static void uneven_readers_do_not_split(void **state) {
   rp_grouping_fini(&grouping);
 }
 
+/* Elementwise stages: the same kernels read both directions, only the order of allocation and receipt tells.
+ */
+static void order_tells_without_readers(void **state) {
+  (void)state;
+  /* Received in this order; allocated as 201 202 (gradients of one stage), 203 204 and 205 206 of the next.
+   */
+  static const uint64_t serials[] = {203, 204, 205, 206, 201, 202};
+  struct rp_life lives[6];
+  for (size_t i = 0; i < 6; i++)
+    lives[i] = life(0, i < 2 ? 1 : 2, 5, serials[i]);
+  struct rp_grouping grouping = group(lives, 6, false);
+  assert_int_equal(grouping.group_count, 3);
+  for (size_t i = 0; i < 6; i++)
+    assert_int_equal(grouping.group_of[i] == grouping.group_of[i ^ 1], true);
+  assert_int_equal(grouping.groups[grouping.group_of[4]].stage_ordinal, 0);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].stage_ordinal, 1);
+  rp_grouping_fini(&grouping);
+  for (size_t i = 0; i < 6; i++)
+    lives[i] = life(0, 1, 5, i < 3 ? 204 + i : 198 + i);
+  grouping = group(lives, 6, false);
+  assert_int_equal(grouping.group_count, 2);
+  rp_grouping_fini(&grouping);
+}
+
+/* A workspace that every kernel names ties no stages together; the weights of stage 1 do. */
+static void a_common_workspace_ties_no_stages(void **state) {
+  (void)state;
+  struct rp_life lives[] = {life(0, 1, 3, 203), life(0, 1, 3, 204), life(2, 2, 3, 205),
+                            life(2, 2, 3, 206), life(2, 2, 3, 201), life(2, 2, 3, 202)};
+  for (size_t i = 0; i < 6; i++)
+    lives[i].companions.key[lives[i].companions.count++] = i < 4 ? 6 : 5;
+  struct rp_grouping grouping = group(lives, 6, false);
+  assert_int_equal(grouping.group_count, 3);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].stage_ordinal, 1);
+  assert_int_equal(grouping.groups[grouping.group_of[2]].stage_ordinal, 1);
+  assert_int_equal(grouping.groups[grouping.group_of[4]].stage_ordinal, 0);
+  rp_grouping_fini(&grouping);
+}
+
 /* Whatever comes in, every life gets one group, and microbatch numbers in a group are 0 … size-1, each once.
  */
 static void any_input_gives_a_partition(void **state) {
@@ -127,9 +166,13 @@ static void any_input_gives_a_partition(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(peers_tell_directions),        cmocka_unit_test(weights_tell_stages),
-      cmocka_unit_test(scratch_does_not_tell_stages), cmocka_unit_test(a_kernel_more_does_not_split),
-      cmocka_unit_test(uneven_readers_do_not_split),  cmocka_unit_test(any_input_gives_a_partition)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(peers_tell_directions),
+                                     cmocka_unit_test(weights_tell_stages),
+                                     cmocka_unit_test(scratch_does_not_tell_stages),
+                                     cmocka_unit_test(a_kernel_more_does_not_split),
+                                     cmocka_unit_test(uneven_readers_do_not_split),
+                                     cmocka_unit_test(order_tells_without_readers),
+                                     cmocka_unit_test(a_common_workspace_ties_no_stages),
+                                     cmocka_unit_test(any_input_gives_a_partition)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,6 +78,73 @@ static void receives_ahead_stay_in_their_step(void **state) {
   rp_snapshot_fini(&snapshot);
 }
 
+/* From the third step on, the last buffer is received after the next step has begun: every step still has all
+ * three. */
+static void late_receives_stay_in_their_step(void **state) {
+  (void)state;
+  struct feed feed = start(0);
+  static const uint64_t order[] = {A, B, C, A, B, C, A, B, A, C, B, A, C, B, A, C, B, C};
+  for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+    receive(&feed, order[i], SIZE);
+    use(&feed, order[i]);
+  }
+  struct rp_snapshot snapshot = finish(&feed);
+  assert_int_equal(snapshot.steps_complete, 6);
+  assert_int_equal(snapshot.channels[0].transfers, 18);
+  assert_int_equal(snapshot.channels[0].buffers, 3);
+  rp_snapshot_fini(&snapshot);
+}
+
+/* A launch that names a buffer twice is one access; another receive buffer beside it is no companion, a
+ * weight is. */
+static void one_launch_is_one_access(void **state) {
+  (void)state;
+  struct feed feed = start(0);
+  alloc(&feed, A, SIZE);
+  alloc(&feed, B, SIZE);
+  alloc(&feed, C, SIZE);
+  receive(&feed, A, SIZE);
+  receive(&feed, B, SIZE);
+  feed.operations++;
+  struct rp_event event = {.kind = RP_EVENT_KERNEL,
+                           .address = A,
+                           .function = 3,
+                           .companion_count = 2,
+                           .companion = {B + 8, C + 8}};
+  emit(&feed, event);
+  event.flags = RP_EVENT_FLAG_INPLACE;
+  event.arg_offset = 8;
+  emit(&feed, event);
+  const struct rp_life *life = &rp__step_get(feed.tracker, 0)->list.lives[0];
+  assert_int_equal(life->public.accesses, 1);
+  assert_int_equal(life->signature_count, 2);
+  assert_int_equal(life->companions.count, 1);
+  feed.operations++;
+  emit(&feed, event); /* in place of nothing: the launch before it named another buffer */
+  assert_int_equal(life->public.accesses, 2);
+  struct rp_snapshot snapshot = finish(&feed);
+  rp_snapshot_fini(&snapshot);
+}
+
+/* Only a lifetime that did what the one before did is known to be over with its last access. */
+static void release_needs_the_learned_accesses(void **state) {
+  (void)state;
+  struct feed feed = start(0);
+  for (int step = 0; step < 4; step++) {
+    receive(&feed, A, SIZE);
+    receive(&feed, B, SIZE);
+    use(&feed, A);
+    use(&feed, B);
+    if (step != 3) use(&feed, B);
+  }
+  struct rp_snapshot snapshot = finish(&feed);
+  const struct rp_lifetime *lifetimes = snapshot.channels[0].lifetimes;
+  assert_int_equal(lifetimes[0].release_evidence, RP_RELEASE_LEARNED_ACCESSES);
+  assert_int_equal(lifetimes[0].released_seq, lifetimes[0].last_access_seq);
+  assert_int_equal(lifetimes[1].release_evidence, RP_RELEASE_STEP_END);
+  rp_snapshot_fini(&snapshot);
+}
+
 static void one_time_receives_do_not_count(void **state) {
   (void)state;
   struct feed feed = start(0);
@@ -223,6 +290,9 @@ static void buffers_are_bounded(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(receives_ahead_stay_in_their_step),
                                      cmocka_unit_test(one_time_receives_do_not_count),
+                                     cmocka_unit_test(late_receives_stay_in_their_step),
+                                     cmocka_unit_test(one_launch_is_one_access),
+                                     cmocka_unit_test(release_needs_the_learned_accesses),
                                      cmocka_unit_test(left_out_buffers_join_again),
                                      cmocka_unit_test(changing_depth_is_unstable),
                                      cmocka_unit_test(reused_addresses_are_new_buffers),
