@@ -1,6 +1,6 @@
 /** @file abi.h
- * The few types that interposed CUDA and NCCL calls pass by value. The agent includes no CUDA header; cupti/abi_check.c
- * proves against the real ones that these have the same layout.
+ * The few types that interposed CUDA and NCCL calls pass by value. The agent includes no CUDA header;
+ * cupti/abi_check.c proves against the real ones that these have the same layout.
  */
 #ifndef RP_AGENT_ABI_H
 #define RP_AGENT_ABI_H

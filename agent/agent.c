@@ -1,5 +1,6 @@
-/* The core: one mutex around the tracker, the range filter that it feeds, communicators, and the rule that an operation
- * seen by two sources counts once. Lock order: this mutex is taken last and nothing is called under it but the tracker. */
+/* The core: one mutex around the tracker, the range filter that it feeds, communicators, and the rule that an
+ * operation seen by two sources counts once. Lock order: this mutex is taken last and nothing is called under
+ * it but the tracker. */
 #include "agent/agent.h"
 
 #include <pthread.h>
@@ -82,13 +83,16 @@ static bool launch_begun(void) {
   return !rp_filter_is_empty(&filter);
 }
 
-/* Under the lock: the other device addresses of the launch that lie in known allocations, in parameter order. */
+/* Under the lock: the other device addresses of the launch that lie in known allocations, in parameter order.
+ */
 static void add_companions(struct rp_event *event, const struct rp_launch_words *words) {
   for (size_t i = 0; i < words->count; i++) {
     uint64_t value = words->words[i].value;
     if (value == event->address || rp_tracker_allocation_at(tracker, value, NULL, NULL) != RP_OK) continue;
-    if (event->companion_count < RP_EVENT_COMPANIONS) event->companion[event->companion_count++] = value;
-    else event->companions_dropped++;
+    if (event->companion_count < RP_EVENT_COMPANIONS)
+      event->companion[event->companion_count++] = value;
+    else
+      event->companions_dropped++;
   }
 }
 
@@ -139,7 +143,8 @@ static void launch_hit(const struct rp_cuda_launch *launch, const struct rp_laun
 void rp_agent_launch(const struct rp_cuda_launch *launch) {
   struct rp_launch_words words;
   if (!launch_begun()) return;
-  if (rp_launch_scan(launch, &rp_agent_sink()->filter, &words)) take_hit(launch, &words, RP_SOURCE_INTERPOSER);
+  if (rp_launch_scan(launch, &rp_agent_sink()->filter, &words))
+    take_hit(launch, &words, RP_SOURCE_INTERPOSER);
 }
 
 /* ---- other operations ---- */
@@ -242,7 +247,8 @@ static void note_first_receive(void) {
                                                   memory_order_relaxed);
 }
 
-void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t address, uint64_t bytes, uint64_t stream) {
+void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t address, uint64_t bytes,
+                       uint64_t stream) {
   struct rp_event event = new_event(receive ? RP_EVENT_RECV : RP_EVENT_SEND, RP_SOURCE_INTERPOSER);
   event.comm = comm;
   event.peer = peer;
@@ -321,8 +327,10 @@ void rp_agent_expect_profiler(void) {
 static bool announced(bool receive, int32_t peer, uint64_t address, bool *new_comm, uint64_t comm) {
   pthread_mutex_lock(&lock);
   bool found = rp_posts_take(&posts, receive, peer, address);
-  if (found) matched++;
-  else unmatched++;
+  if (found)
+    matched++;
+  else
+    unmatched++;
   *new_comm = !found && !find_comm(comm);
   pthread_mutex_unlock(&lock);
   return found;
@@ -425,8 +433,8 @@ static void fill_cost(struct rp_agent_cost *cost, const struct rp_snapshot *snap
   cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + sizeof comms + sizeof posts;
 }
 
-rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *cost, struct rp_comm_info *out_comms,
-                           size_t capacity, size_t *out_count) {
+rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *cost,
+                           struct rp_comm_info *out_comms, size_t capacity, size_t *out_count) {
   memset(snapshot, 0, sizeof *snapshot);
   memset(cost, 0, sizeof *cost);
   pthread_mutex_lock(&lock);

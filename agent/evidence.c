@@ -2,7 +2,9 @@
 #include "agent/evidence.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/agent.h"
@@ -26,11 +28,14 @@ static void read_interposer(struct rp_evidence *out) {
   rp_hooks_count("", &total, &unused);
   out->active = total > 0;
   if (total == 0)
-    snprintf(out->reason, sizeof out->reason, "no loaded module imports a CUDA or NCCL function that can be hooked");
+    snprintf(out->reason, sizeof out->reason,
+             "no loaded module imports a CUDA or NCCL function that can be hooked");
   else if (copies > 0)
-    snprintf(out->reason, sizeof out->reason, "%u callers use another copy of NCCL and were left alone", copies);
+    snprintf(out->reason, sizeof out->reason, "%u callers use another copy of NCCL and were left alone",
+             copies);
   else if (transfers == 0)
-    snprintf(out->reason, sizeof out->reason, "no loaded module imports ncclRecv: NCCL is static or found by dlsym");
+    snprintf(out->reason, sizeof out->reason,
+             "no loaded module imports ncclRecv: NCCL is static or found by dlsym");
 }
 
 static void read_cupti(struct rp_evidence *out) {
@@ -49,7 +54,8 @@ static void read_profiler(struct rp_evidence *out) {
   out->active = rp_profiler_active(out->reason, sizeof out->reason);
   rp_agent_profiler_counts(&unmatched, &matched);
   if (out->active && unmatched > 0)
-    snprintf(out->reason, sizeof out->reason, "%llu transfers were seen by the plugin alone, after their launch",
+    snprintf(out->reason, sizeof out->reason,
+             "%llu transfers were seen by the plugin alone, after their launch",
              (unsigned long long)unmatched);
 }
 
@@ -76,16 +82,27 @@ static int ask_version(const char *path, const char *function) {
   return version;
 }
 
+/* Where a library really lies, without links. */
+static void settle_path(char *path, size_t size) {
+  char real[PATH_MAX];
+  if (path[0] && realpath(path, real) && strlen(real) < size) memcpy(path, real, strlen(real) + 1);
+}
+
 void rp_evidence_versions(struct rp_versions *out, bool driver_ready) {
   memset(out, 0, sizeof *out);
   snprintf(out->cuda_driver_path, sizeof out->cuda_driver_path, "%s", rp_driver_path());
   if (driver_ready) out->cuda_driver = rp_driver_version();
   snprintf(out->cupti_path, sizeof out->cupti_path, "%s", rp_cupti_path());
   out->cupti = rp_cupti_version();
-  if (rp_interpose_find_module("libcudart.so", out->cuda_runtime_path, sizeof out->cuda_runtime_path) && driver_ready)
+  if (rp_interpose_find_module("libcudart.so", out->cuda_runtime_path, sizeof out->cuda_runtime_path) &&
+      driver_ready)
     out->cuda_runtime = ask_version(out->cuda_runtime_path, "cudaRuntimeGetVersion");
   if (rp_interpose_find_module("libnccl.so", out->nccl_path, sizeof out->nccl_path))
     out->nccl = ask_version(out->nccl_path, "ncclGetVersion");
+  settle_path(out->cuda_driver_path, sizeof out->cuda_driver_path);
+  settle_path(out->cuda_runtime_path, sizeof out->cuda_runtime_path);
+  settle_path(out->cupti_path, sizeof out->cupti_path);
+  settle_path(out->nccl_path, sizeof out->nccl_path);
 }
 
 size_t rp_evidence_devices(struct rp_device_info *out, size_t capacity) {

@@ -10,7 +10,8 @@
 void rp_evidence_set_cupti_reason(const char *reason);
 /** Fills out[RP_EVIDENCE_SOURCES]; their number. */
 size_t rp_evidence_read(struct rp_evidence *out);
-/** Versions and paths of the libraries in the process. Asks the driver only if `driver_ready`. Not in a callback. */
+/** Versions and paths of the libraries in the process. Asks the driver only if `driver_ready`. Not in a
+ * callback. */
 void rp_evidence_versions(struct rp_versions *out, bool driver_ready);
 /** Up to `capacity` devices; their number. Not in a callback. */
 size_t rp_evidence_devices(struct rp_device_info *out, size_t capacity);

@@ -23,11 +23,12 @@ extern struct rp_hook rp_hooks_nccl[], rp_hooks_memory[], rp_hooks_work[], rp_ho
 extern const size_t rp_hooks_nccl_count, rp_hooks_memory_count, rp_hooks_work_count, rp_hooks_order_count;
 
 /** Defines `real_NAME` and the head of `hook_NAME`. */
-#define RP_HOOK(result, name, parameters)                                                                              \
-  static result(*real_##name) parameters;                                                                              \
+#define RP_HOOK(result, name, parameters)                                                                    \
+  static result(*real_##name) parameters;                                                                    \
   static result hook_##name parameters
 /** Entry of a hook table. */
-#define RP_HOOK_ENTRY(hooked) {.name = #hooked, .replacement = (void *)hook_##hooked, .real = (void **)&real_##hooked}
+#define RP_HOOK_ENTRY(hooked)                                                                                \
+  { .name = #hooked, .replacement = (void *)hook_##hooked, .real = (void **)&real_##hooked }
 
 /** Stream handle as events carry it. */
 static inline uint64_t rp_hook_stream(const void *stream, int per_thread) {

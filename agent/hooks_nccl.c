@@ -1,5 +1,5 @@
-/* NCCL: transfers, groups, communicators and registrations, told before the call. While one of these is in the call
- * stack, what NCCL itself launches and copies is not an access of the program. */
+/* NCCL: transfers, groups, communicators and registrations, told before the call. While one of these is in
+ * the call stack, what NCCL itself launches and copies is not an access of the program. */
 #include <dlfcn.h>
 #include <stddef.h>
 
@@ -21,23 +21,23 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
 
 /* ---- transfers ---- */
 
-static void tell_transfer(bool receive, const void *buffer, size_t count, int type, int peer, const void *comm,
-                          const void *stream) {
+static void tell_transfer(bool receive, const void *buffer, size_t count, int type, int peer,
+                          const void *comm, const void *stream) {
   uint64_t started = rp_cost_begin();
-  rp_agent_transfer(receive, HANDLE(comm), peer, HANDLE(buffer), (uint64_t)count * rp_abi_nccl_type_bytes(type),
-                    rp_hook_stream(stream, 0));
+  rp_agent_transfer(receive, HANDLE(comm), peer, HANDLE(buffer),
+                    (uint64_t)count * rp_abi_nccl_type_bytes(type), rp_hook_stream(stream, 0));
   rp_cost_end(started);
 }
 
-#define TRANSFER(name, pointer, receive)                                                                               \
-  RP_HOOK(int, name, (pointer buffer, size_t count, int type, int peer, void *comm, void *stream)) {                   \
-    if (rp_call_begin(RP_CALL_NCCL)) {                                                                                 \
-      rp_hook_look_for_modules();                                                                                      \
-      tell_transfer(receive, buffer, count, type, peer, comm, stream);                                                 \
-    }                                                                                                                  \
-    int result = real_##name(buffer, count, type, peer, comm, stream);                                                 \
-    rp_call_end(RP_CALL_NCCL);                                                                                         \
-    return result;                                                                                                     \
+#define TRANSFER(name, pointer, receive)                                                                     \
+  RP_HOOK(int, name, (pointer buffer, size_t count, int type, int peer, void *comm, void *stream)) {         \
+    if (rp_call_begin(RP_CALL_NCCL)) {                                                                       \
+      rp_hook_look_for_modules();                                                                            \
+      tell_transfer(receive, buffer, count, type, peer, comm, stream);                                       \
+    }                                                                                                        \
+    int result = real_##name(buffer, count, type, peer, comm, stream);                                       \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
   }
 TRANSFER(ncclRecv, void *, true)
 TRANSFER(pncclRecv, void *, true)
@@ -52,17 +52,17 @@ static void tell_group(bool start) {
   rp_cost_end(started);
 }
 
-#define GROUP(name, start)                                                                                             \
-  RP_HOOK(int, name, (void)) {                                                                                         \
-    bool ours = rp_call_begin(RP_CALL_NCCL);                                                                           \
-    if (start) {                                                                                                       \
-      if (ours && rp_thread.group_depth++ == 0) tell_group(true);                                                      \
-    } else if (ours && rp_thread.group_depth > 0 && --rp_thread.group_depth == 0) {                                    \
-      tell_group(false);                                                                                               \
-    }                                                                                                                  \
-    int result = real_##name();                                                                                        \
-    rp_call_end(RP_CALL_NCCL);                                                                                         \
-    return result;                                                                                                     \
+#define GROUP(name, start)                                                                                   \
+  RP_HOOK(int, name, (void)) {                                                                               \
+    bool ours = rp_call_begin(RP_CALL_NCCL);                                                                 \
+    if (start) {                                                                                             \
+      if (ours && rp_thread.group_depth++ == 0) tell_group(true);                                            \
+    } else if (ours && rp_thread.group_depth > 0 && --rp_thread.group_depth == 0) {                          \
+      tell_group(false);                                                                                     \
+    }                                                                                                        \
+    int result = real_##name();                                                                              \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
   }
 GROUP(ncclGroupStart, 1)
 GROUP(pncclGroupStart, 1)
@@ -83,25 +83,26 @@ static uint64_t id_hash(const struct rp_abi_unique_id *id) {
   return hash_bytes(HASH_START, id->internal, sizeof id->internal);
 }
 
-#define COMM_HOOK(name, parameters, arguments, tell)                                                                   \
-  RP_HOOK(int, name, parameters) {                                                                                     \
-    bool ours = rp_call_begin(RP_CALL_NCCL);                                                                           \
-    if (ours) rp_hook_look_for_modules();                                                                              \
-    int result = real_##name arguments;                                                                                \
-    if (ours && succeeded(result)) tell;                                                                               \
-    rp_call_end(RP_CALL_NCCL);                                                                                         \
-    return result;                                                                                                     \
+#define COMM_HOOK(name, parameters, arguments, tell)                                                         \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    bool ours = rp_call_begin(RP_CALL_NCCL);                                                                 \
+    if (ours) rp_hook_look_for_modules();                                                                    \
+    int result = real_##name arguments;                                                                      \
+    if (ours && succeeded(result)) tell;                                                                     \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
   }
 
-#define INIT_RANK(name)                                                                                                \
-  COMM_HOOK(name, (void **comm, int ranks, struct rp_abi_unique_id id, int rank), (comm, ranks, id, rank),             \
+#define INIT_RANK(name)                                                                                      \
+  COMM_HOOK(name, (void **comm, int ranks, struct rp_abi_unique_id id, int rank), (comm, ranks, id, rank),   \
             tell_comm(comm, rank, ranks, id_hash(&id)))
-#define INIT_RANK_CONFIG(name)                                                                                         \
-  COMM_HOOK(name, (void **comm, int ranks, struct rp_abi_unique_id id, int rank, void *config),                        \
+#define INIT_RANK_CONFIG(name)                                                                               \
+  COMM_HOOK(name, (void **comm, int ranks, struct rp_abi_unique_id id, int rank, void *config),              \
             (comm, ranks, id, rank, config), tell_comm(comm, rank, ranks, id_hash(&id)))
-#define INIT_SCALABLE(name)                                                                                            \
-  COMM_HOOK(name, (void **comm, int ranks, int rank, int ids, struct rp_abi_unique_id *id, void *config),              \
-            (comm, ranks, rank, ids, id, config), tell_comm(comm, rank, ranks, id && ids > 0 ? id_hash(id) : 0))
+#define INIT_SCALABLE(name)                                                                                  \
+  COMM_HOOK(name, (void **comm, int ranks, int rank, int ids, struct rp_abi_unique_id *id, void *config),    \
+            (comm, ranks, rank, ids, id, config),                                                            \
+            tell_comm(comm, rank, ranks, id &&ids > 0 ? id_hash(id) : 0))
 INIT_RANK(ncclCommInitRank)
 INIT_RANK(pncclCommInitRank)
 INIT_RANK_CONFIG(ncclCommInitRankConfig)
@@ -135,7 +136,8 @@ static int ask(void *function, const char *name, const void *comm) {
   return answer;
 }
 
-/* Every rank of the parent calls split, in the same order: parent, colour and how often it was split tell which. */
+/* Every rank of the parent calls split, in the same order: parent, colour and how often it was split tell
+ * which. */
 static void tell_split(int result, void *function, const void *parent, int colour, void *const *comm) {
   static _Atomic uint32_t splits;
   if (!comm || !*comm) return; /* this rank takes no part */
@@ -148,18 +150,19 @@ static void tell_split(int result, void *function, const void *parent, int colou
             settled ? ask(function, "ncclCommCount", *comm) : -1, hash);
 }
 
-#define SPLIT(name)                                                                                                    \
-  COMM_HOOK(name, (void *parent, int colour, int key, void **comm, void *config), (parent, colour, key, comm, config), \
+#define SPLIT(name)                                                                                          \
+  COMM_HOOK(name, (void *parent, int colour, int key, void **comm, void *config),                            \
+            (parent, colour, key, comm, config),                                                             \
             tell_split(result, (void *)real_##name, parent, colour, comm))
 SPLIT(ncclCommSplit)
 SPLIT(pncclCommSplit)
 
-#define COMM_END(name, aborted)                                                                                        \
-  RP_HOOK(int, name, (void *comm)) {                                                                                   \
-    if (rp_call_begin(RP_CALL_NCCL) && comm) rp_agent_comm_destroy(HANDLE(comm), aborted);                             \
-    int result = real_##name(comm);                                                                                    \
-    rp_call_end(RP_CALL_NCCL);                                                                                         \
-    return result;                                                                                                     \
+#define COMM_END(name, aborted)                                                                              \
+  RP_HOOK(int, name, (void *comm)) {                                                                         \
+    if (rp_call_begin(RP_CALL_NCCL) && comm) rp_agent_comm_destroy(HANDLE(comm), aborted);                   \
+    int result = real_##name(comm);                                                                          \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
   }
 COMM_END(ncclCommDestroy, false)
 COMM_END(pncclCommDestroy, false)
@@ -168,17 +171,19 @@ COMM_END(pncclCommAbort, true)
 
 /* ---- calls that only have to be known as NCCL's ---- */
 
-#define BRACKET(name, parameters, arguments)                                                                           \
-  RP_HOOK(int, name, parameters) {                                                                                     \
-    (void)rp_call_begin(RP_CALL_NCCL);                                                                                 \
-    int result = real_##name arguments;                                                                                \
-    rp_call_end(RP_CALL_NCCL);                                                                                         \
-    return result;                                                                                                     \
+#define BRACKET(name, parameters, arguments)                                                                 \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    (void)rp_call_begin(RP_CALL_NCCL);                                                                       \
+    int result = real_##name arguments;                                                                      \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
   }
 BRACKET(ncclCommFinalize, (void *comm), (comm))
 BRACKET(pncclCommFinalize, (void *comm), (comm))
-BRACKET(ncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle), (comm, buffer, bytes, handle))
-BRACKET(pncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle), (comm, buffer, bytes, handle))
+BRACKET(ncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle),
+        (comm, buffer, bytes, handle))
+BRACKET(pncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle),
+        (comm, buffer, bytes, handle))
 BRACKET(ncclCommDeregister, (void *comm, void *handle), (comm, handle))
 BRACKET(pncclCommDeregister, (void *comm, void *handle), (comm, handle))
 BRACKET(ncclAllReduce,
@@ -189,10 +194,12 @@ BRACKET(ncclReduceScatter,
         (from, to, count, type, operation, comm, stream))
 BRACKET(ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, void *stream),
         (from, to, count, type, comm, stream))
-BRACKET(ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm, void *stream),
+BRACKET(ncclBroadcast,
+        (const void *from, void *to, size_t count, int type, int root, void *comm, void *stream),
         (from, to, count, type, root, comm, stream))
 BRACKET(ncclReduce,
-        (const void *from, void *to, size_t count, int type, int operation, int root, void *comm, void *stream),
+        (const void *from, void *to, size_t count, int type, int operation, int root, void *comm,
+         void *stream),
         (from, to, count, type, operation, root, comm, stream))
 
 struct rp_hook rp_hooks_nccl[] = {

@@ -1,5 +1,5 @@
-/* Event records, stream waits and host synchronisation: what orders work. Records and waits are told before the call,
- * synchronisation after it returned. */
+/* Event records, stream waits and host synchronisation: what orders work. Records and waits are told before
+ * the call, synchronisation after it returned. */
 #include <stddef.h>
 
 #include "agent/abi.h"
@@ -16,33 +16,33 @@ static void tell(enum rp_event_kind kind, uint64_t address, uint64_t stream, uin
 
 #define HANDLE(pointer) ((uint64_t)(uintptr_t)(pointer))
 
-#define BEFORE(name, parameters, arguments, kind, stream, aux)                                                         \
-  RP_HOOK(int, name, parameters) {                                                                                     \
-    if (rp_call_begin(RP_CALL_ORDER)) tell((kind), 0, (stream), (aux));                                                \
-    int result = real_##name arguments;                                                                                \
-    rp_call_end(RP_CALL_ORDER);                                                                                        \
-    return result;                                                                                                     \
+#define BEFORE(name, parameters, arguments, kind, stream, aux)                                               \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    if (rp_call_begin(RP_CALL_ORDER)) tell((kind), 0, (stream), (aux));                                      \
+    int result = real_##name arguments;                                                                      \
+    rp_call_end(RP_CALL_ORDER);                                                                              \
+    return result;                                                                                           \
   }
 
-#define AFTER_SYNC(name, parameters, arguments, address, stream, aux)                                                  \
-  RP_HOOK(int, name, parameters) {                                                                                     \
-    bool ours = rp_call_begin(RP_CALL_ORDER);                                                                          \
-    int result = real_##name arguments;                                                                                \
-    if (ours && result == RP_ABI_SUCCESS) tell(RP_EVENT_HOST_SYNC, (address), (stream), (aux));                        \
-    rp_call_end(RP_CALL_ORDER);                                                                                        \
-    return result;                                                                                                     \
+#define AFTER_SYNC(name, parameters, arguments, address, stream, aux)                                        \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    bool ours = rp_call_begin(RP_CALL_ORDER);                                                                \
+    int result = real_##name arguments;                                                                      \
+    if (ours && result == RP_ABI_SUCCESS) tell(RP_EVENT_HOST_SYNC, (address), (stream), (aux));              \
+    rp_call_end(RP_CALL_ORDER);                                                                              \
+    return result;                                                                                           \
   }
 
-#define RECORD(name, per_thread)                                                                                       \
-  BEFORE(name, (void *event, void *stream), (event, stream), RP_EVENT_EVENT_RECORD, rp_hook_stream(stream, per_thread), \
-         HANDLE(event))
-#define RECORD_FLAGS(name, per_thread)                                                                                 \
-  BEFORE(name, (void *event, void *stream, unsigned flags), (event, stream, flags), RP_EVENT_EVENT_RECORD,             \
+#define RECORD(name, per_thread)                                                                             \
+  BEFORE(name, (void *event, void *stream), (event, stream), RP_EVENT_EVENT_RECORD,                          \
          rp_hook_stream(stream, per_thread), HANDLE(event))
-#define WAIT(name, per_thread)                                                                                         \
-  BEFORE(name, (void *stream, void *event, unsigned flags), (stream, event, flags), RP_EVENT_STREAM_WAIT,              \
+#define RECORD_FLAGS(name, per_thread)                                                                       \
+  BEFORE(name, (void *event, void *stream, unsigned flags), (event, stream, flags), RP_EVENT_EVENT_RECORD,   \
          rp_hook_stream(stream, per_thread), HANDLE(event))
-#define STREAM_SYNC(name, per_thread)                                                                                  \
+#define WAIT(name, per_thread)                                                                               \
+  BEFORE(name, (void *stream, void *event, unsigned flags), (stream, event, flags), RP_EVENT_STREAM_WAIT,    \
+         rp_hook_stream(stream, per_thread), HANDLE(event))
+#define STREAM_SYNC(name, per_thread)                                                                        \
   AFTER_SYNC(name, (void *stream), (stream), 0, rp_hook_stream(stream, per_thread), 1)
 
 RECORD(cudaEventRecord, 0)

@@ -1,5 +1,6 @@
-/* Launches, copies and memsets. They are CUPTI's to report; these wrappers report only while there is no CUPTI, and look
- * the layout of a kernel up ahead of its first launch, where asking the driver is free of risk. */
+/* Launches, copies and memsets. They are CUPTI's to report; these wrappers report only while there is no
+ * CUPTI, and look the layout of a kernel up ahead of its first launch, where asking the driver is free of
+ * risk. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdatomic.h>
@@ -80,8 +81,8 @@ static void take_driver_launch(void *function, void **params, void **extra, uint
   rp_cost_end(started);
 }
 
-static void take_op(enum rp_event_kind kind, const void *to, uint64_t to_bytes, const void *from, uint64_t from_bytes,
-                    uint64_t stream) {
+static void take_op(enum rp_event_kind kind, const void *to, uint64_t to_bytes, const void *from,
+                    uint64_t from_bytes, uint64_t stream) {
   if (rp_cupti_active()) return;
   uint64_t started = rp_cost_begin();
   const struct rp_cuda_op op = {.kind = kind,
@@ -98,41 +99,43 @@ static uint64_t span(uint64_t pitch, uint64_t width, uint64_t height) {
   return width && height ? (height - 1) * pitch + width : 0;
 }
 
-#define WORK(name, parameters, arguments, take)                                                                        \
-  RP_HOOK(int, name, parameters) {                                                                                     \
-    if (rp_call_begin(RP_CALL_WORK)) take;                                                                             \
-    int result = real_##name arguments;                                                                                \
-    rp_call_end(RP_CALL_WORK);                                                                                         \
-    return result;                                                                                                     \
+#define WORK(name, parameters, arguments, take)                                                              \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    if (rp_call_begin(RP_CALL_WORK)) take;                                                                   \
+    int result = real_##name arguments;                                                                      \
+    rp_call_end(RP_CALL_WORK);                                                                               \
+    return result;                                                                                           \
   }
 
 /* ---- launches ---- */
 
-#define RUNTIME_LAUNCH(name, per_thread)                                                                               \
-  WORK(name,                                                                                                           \
-       (const void *symbol, struct rp_abi_dim3 grid, struct rp_abi_dim3 block, void **params, size_t shared,           \
-        void *stream),                                                                                                 \
-       (symbol, grid, block, params, shared, stream),                                                                  \
+#define RUNTIME_LAUNCH(name, per_thread)                                                                     \
+  WORK(name,                                                                                                 \
+       (const void *symbol, struct rp_abi_dim3 grid, struct rp_abi_dim3 block, void **params, size_t shared, \
+        void *stream),                                                                                       \
+       (symbol, grid, block, params, shared, stream),                                                        \
        take_runtime_launch(symbol, (void *)real_##name, params, rp_hook_stream(stream, per_thread), 0))
-#define RUNTIME_LAUNCH_EX(name, per_thread)                                                                            \
-  WORK(name, (const void *config, const void *symbol, void **params), (config, symbol, params), {                      \
-    uint32_t flags = 0;                                                                                                \
-    uint64_t stream = rp_runtime_config_stream(config, &flags);                                                        \
-    take_runtime_launch(symbol, (void *)real_##name, params, rp_hook_stream((void *)(uintptr_t)stream, per_thread),    \
-                        flags);                                                                                        \
+#define RUNTIME_LAUNCH_EX(name, per_thread)                                                                  \
+  WORK(name, (const void *config, const void *symbol, void **params), (config, symbol, params), {            \
+    uint32_t flags = 0;                                                                                      \
+    uint64_t stream = rp_runtime_config_stream(config, &flags);                                              \
+    take_runtime_launch(symbol, (void *)real_##name, params,                                                 \
+                        rp_hook_stream((void *)(uintptr_t)stream, per_thread), flags);                       \
   })
-#define DRIVER_LAUNCH(name, per_thread)                                                                                \
-  WORK(name,                                                                                                           \
-       (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
-        void *stream, void **params, void **extra),                                                                    \
-       (function, gx, gy, gz, bx, by, bz, shared, stream, params, extra),                                              \
+#define DRIVER_LAUNCH(name, per_thread)                                                                      \
+  WORK(name,                                                                                                 \
+       (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,        \
+        unsigned shared, void *stream, void **params, void **extra),                                         \
+       (function, gx, gy, gz, bx, by, bz, shared, stream, params, extra),                                    \
        take_driver_launch(function, params, extra, rp_hook_stream(stream, per_thread), 0))
-#define DRIVER_LAUNCH_EX(name, per_thread)                                                                             \
-  WORK(name, (const void *config, void *function, void **params, void **extra), (config, function, params, extra), {   \
-    uint32_t flags = 0;                                                                                                \
-    uint64_t stream = rp_driver_config_stream(config, &flags);                                                         \
-    take_driver_launch(function, params, extra, rp_hook_stream((void *)(uintptr_t)stream, per_thread), flags);         \
-  })
+#define DRIVER_LAUNCH_EX(name, per_thread)                                                                   \
+  WORK(name, (const void *config, void *function, void **params, void **extra),                              \
+       (config, function, params, extra), {                                                                  \
+         uint32_t flags = 0;                                                                                 \
+         uint64_t stream = rp_driver_config_stream(config, &flags);                                          \
+         take_driver_launch(function, params, extra, rp_hook_stream((void *)(uintptr_t)stream, per_thread),  \
+                            flags);                                                                          \
+       })
 
 RUNTIME_LAUNCH(cudaLaunchKernel, 0)
 RUNTIME_LAUNCH(cudaLaunchKernel_ptsz, 1)
@@ -147,30 +150,31 @@ DRIVER_LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
 
 /* ---- copies ---- */
 
-#define COPY(name, per_thread)                                                                                         \
-  WORK(name, (void *to, const void *from, size_t bytes, int kind), (to, from, bytes, kind),                            \
+#define COPY(name, per_thread)                                                                               \
+  WORK(name, (void *to, const void *from, size_t bytes, int kind), (to, from, bytes, kind),                  \
        take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(NULL, per_thread)))
-#define COPY_ASYNC(name, per_thread)                                                                                   \
-  WORK(name, (void *to, const void *from, size_t bytes, int kind, void *stream), (to, from, bytes, kind, stream),      \
+#define COPY_ASYNC(name, per_thread)                                                                         \
+  WORK(name, (void *to, const void *from, size_t bytes, int kind, void *stream),                             \
+       (to, from, bytes, kind, stream),                                                                      \
        take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(stream, per_thread)))
-#define COPY_2D_ASYNC(name, per_thread)                                                                                \
-  WORK(name,                                                                                                           \
-       (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height, int kind,         \
-        void *stream),                                                                                                 \
-       (to, to_pitch, from, from_pitch, width, height, kind, stream),                                                  \
-       take_op(RP_EVENT_COPY_READ, to, span(to_pitch, width, height), from, span(from_pitch, width, height),           \
+#define COPY_2D_ASYNC(name, per_thread)                                                                      \
+  WORK(name,                                                                                                 \
+       (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,         \
+        int kind, void *stream),                                                                             \
+       (to, to_pitch, from, from_pitch, width, height, kind, stream),                                        \
+       take_op(RP_EVENT_COPY_READ, to, span(to_pitch, width, height), from, span(from_pitch, width, height), \
                rp_hook_stream(stream, per_thread)))
-#define COPY_PEER_ASYNC(name, per_thread)                                                                              \
-  WORK(name, (void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream),                 \
-       (to, to_device, from, from_device, bytes, stream),                                                              \
+#define COPY_PEER_ASYNC(name, per_thread)                                                                    \
+  WORK(name, (void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream),       \
+       (to, to_device, from, from_device, bytes, stream),                                                    \
        take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(stream, per_thread)))
-#define DRIVER_COPY(name, per_thread)                                                                                  \
-  WORK(name, (uint64_t to, uint64_t from, size_t bytes), (to, from, bytes),                                            \
-       take_op(RP_EVENT_COPY_READ, (void *)(uintptr_t)to, bytes, (void *)(uintptr_t)from, bytes,                       \
+#define DRIVER_COPY(name, per_thread)                                                                        \
+  WORK(name, (uint64_t to, uint64_t from, size_t bytes), (to, from, bytes),                                  \
+       take_op(RP_EVENT_COPY_READ, (void *)(uintptr_t)to, bytes, (void *)(uintptr_t)from, bytes,             \
                rp_hook_stream(NULL, per_thread)))
-#define DRIVER_COPY_ASYNC(name, per_thread)                                                                            \
-  WORK(name, (uint64_t to, uint64_t from, size_t bytes, void *stream), (to, from, bytes, stream),                      \
-       take_op(RP_EVENT_COPY_READ, (void *)(uintptr_t)to, bytes, (void *)(uintptr_t)from, bytes,                       \
+#define DRIVER_COPY_ASYNC(name, per_thread)                                                                  \
+  WORK(name, (uint64_t to, uint64_t from, size_t bytes, void *stream), (to, from, bytes, stream),            \
+       take_op(RP_EVENT_COPY_READ, (void *)(uintptr_t)to, bytes, (void *)(uintptr_t)from, bytes,             \
                rp_hook_stream(stream, per_thread)))
 
 COPY(cudaMemcpy, 0)
@@ -195,15 +199,15 @@ DRIVER_COPY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, 1)
 
 /* ---- memsets ---- */
 
-#define SET(name, per_thread)                                                                                          \
-  WORK(name, (void *to, int value, size_t bytes), (to, value, bytes),                                                  \
+#define SET(name, per_thread)                                                                                \
+  WORK(name, (void *to, int value, size_t bytes), (to, value, bytes),                                        \
        take_op(RP_EVENT_MEMSET, to, bytes, NULL, 0, rp_hook_stream(NULL, per_thread)))
-#define SET_ASYNC(name, per_thread)                                                                                    \
-  WORK(name, (void *to, int value, size_t bytes, void *stream), (to, value, bytes, stream),                            \
+#define SET_ASYNC(name, per_thread)                                                                          \
+  WORK(name, (void *to, int value, size_t bytes, void *stream), (to, value, bytes, stream),                  \
        take_op(RP_EVENT_MEMSET, to, bytes, NULL, 0, rp_hook_stream(stream, per_thread)))
-#define DRIVER_SET_ASYNC(name, type, per_thread)                                                                       \
-  WORK(name, (uint64_t to, type value, size_t elements, void *stream), (to, value, elements, stream),                  \
-       take_op(RP_EVENT_MEMSET, (void *)(uintptr_t)to, elements * sizeof value, NULL, 0,                               \
+#define DRIVER_SET_ASYNC(name, type, per_thread)                                                             \
+  WORK(name, (uint64_t to, type value, size_t elements, void *stream), (to, value, elements, stream),        \
+       take_op(RP_EVENT_MEMSET, (void *)(uintptr_t)to, elements * sizeof value, NULL, 0,                     \
                rp_hook_stream(stream, per_thread)))
 
 SET(cudaMemset, 0)

@@ -1,5 +1,6 @@
-/* Entry of the injected library. The driver calls InitializeInjection inside the process's first cuInit; nothing here
- * calls CUDA, and whatever fails, the answer is 1 and the program runs as if it had not been attached. */
+/* Entry of the injected library. The driver calls InitializeInjection inside the process's first cuInit;
+ * nothing here calls CUDA, and whatever fails, the answer is 1 and the program runs as if it had not been
+ * attached. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>

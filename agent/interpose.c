@@ -1,5 +1,6 @@
-/* The call interposer. A scan lists the loaded modules, pins each while it reads its relocations (so that it can neither
- * be unloaded nor still be under construction), and changes the slots that mean one of the hooked functions.
+/* The call interposer. A scan lists the loaded modules, pins each while it reads its relocations (so that it
+ * can neither be unloaded nor still be under construction), and changes the slots that mean one of the hooked
+ * functions.
  *
  * The lock of dl_iterate_phdr is never held while the loader is called: the list is copied first. */
 #include "agent/interpose.h"
@@ -98,15 +99,16 @@ static bool skipped(const struct module *module, const char *const *skip) {
 /* ---- one module's relocations ---- */
 
 struct dynamic {
-  const ElfW(Sym) *symbols;
+  const ElfW(Sym) * symbols;
   const char *strings;
   size_t strings_bytes;
-  const ElfW(Rela) *tables[2];
+  const ElfW(Rela) * tables[2];
   size_t counts[2];
 };
 
 static uintptr_t address_of(const struct link_map *map, ElfW(Addr) pointer) {
-  return pointer < map->l_addr ? map->l_addr + pointer : pointer; /* relocated by glibc, not by every loader */
+  return pointer < map->l_addr ? map->l_addr + pointer
+                               : pointer; /* relocated by glibc, not by every loader */
 }
 
 static bool read_dynamic(const struct link_map *map, struct dynamic *out) {
@@ -160,9 +162,9 @@ static bool may_be_hooked(const struct rp_hook *hooks, size_t count, const char 
   return false;
 }
 
-/* The function that the slot means. A slot that still points into its own module is either bound lazily or bound to a
- * function of that module; the loader's answer is right for both. Never the value of the symbol itself: for an IFUNC
- * that is its resolver. */
+/* The function that the slot means. A slot that still points into its own module is either bound lazily or
+ * bound to a function of that module; the loader's answer is right for both. Never the value of the symbol
+ * itself: for an IFUNC that is its resolver. */
 static void *meant_by(const struct module *module, void *handle, const char *name, void *value) {
   uintptr_t at = (uintptr_t)value;
   if (at == 0) return NULL; /* weak and absent */
@@ -192,7 +194,8 @@ static void patch_slot(const struct module *module, void *handle, void **slot, s
   void *meant = meant_by(module, handle, hook->name, value);
   if (!meant || meant == hook->replacement) return;
   void *real = __atomic_load_n(hook->real, __ATOMIC_ACQUIRE);
-  if (!real || (real != meant && !still_mapped(real))) __atomic_store_n(hook->real, meant, __ATOMIC_RELEASE);
+  if (!real || (real != meant && !still_mapped(real)))
+    __atomic_store_n(hook->real, meant, __ATOMIC_RELEASE);
   else if (real != meant) {
     hook->conflicts++;
     return;

@@ -1,6 +1,7 @@
 /** @file interpose.h
- * The call interposer: replaces entries of the global offset tables (JUMP_SLOT and GLOB_DAT) of loaded modules by
- * wrappers of ours. It never replaces dlsym or dlopen and never touches the modules that it is told to skip.
+ * The call interposer: replaces entries of the global offset tables (JUMP_SLOT and GLOB_DAT) of loaded
+ * modules by wrappers of ours. It never replaces dlsym or dlopen and never touches the modules that it is
+ * told to skip.
  */
 #ifndef RP_AGENT_INTERPOSE_H
 #define RP_AGENT_INTERPOSE_H
@@ -26,8 +27,9 @@ struct rp_interpose_result {
 };
 
 /** Patches every loaded module that imports one of `hooks`. Modules whose file name begins with one of `skip`
- *  (NULL-terminated), and the module that contains this function, are left alone. Takes the loader's lock for a moment
- *  per module, so call it neither from a callback nor where the loader might wait for the caller. Serialised inside. */
+ *  (NULL-terminated), and the module that contains this function, are left alone. Takes the loader's lock for
+ * a moment per module, so call it neither from a callback nor where the loader might wait for the caller.
+ * Serialised inside. */
 void rp_interpose_scan(struct rp_hook *hooks, size_t count, const char *const *skip,
                        struct rp_interpose_result *result);
 
@@ -37,8 +39,8 @@ uint64_t rp_interpose_module_changes(void);
 /** Finds a loaded module by the beginning of its file name ("libcudart.so"): its path into `out`. */
 bool rp_interpose_find_module(const char *prefix, char *out, size_t out_size);
 
-/** What a slot's change costs: makes the slot's page writable if it is read-only after relocation, stores with one
- *  aligned write, and restores the protection. */
+/** What a slot's change costs: makes the slot's page writable if it is read-only after relocation, stores
+ * with one aligned write, and restores the protection. */
 bool rp_interpose_store(void **slot, void *value, bool read_only_after_relocation);
 
 #endif

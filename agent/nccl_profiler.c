@@ -1,8 +1,9 @@
-/* The NCCL profiler plugin, versions 1 to 6. It asks for groups and point-to-point operations only and keeps no state
- * per event: every handle it gives out is the same, is never freed, and means nothing when it comes back, however late.
+/* The NCCL profiler plugin, versions 1 to 6. It asks for groups and point-to-point operations only and keeps
+ * no state per event: every handle it gives out is the same, is never freed, and means nothing when it comes
+ * back, however late.
  *
- * NCCL calls it after the launch, so what it says is a cross-check; it becomes an event only where no interposed call
- * announced the transfer. */
+ * NCCL calls it after the launch, so what it says is a cross-check; it becomes an event only where no
+ * interposed call announced the transfer. */
 #include "agent/nccl_profiler.h"
 
 #include <dlfcn.h>
@@ -23,6 +24,7 @@
 #define FUNCTION_SEND 6 /* ncclFunc_t, which version 1 passes as a number */
 #define FUNCTION_RECV 7
 #define CONTEXTS 256
+#define FIRST_COMM_ID 0x7263000000000000u /* no address, so it cannot be the handle of a communicator */
 /* NCCL copies the variable into a buffer of this size. */
 #define PLUGIN_PATH_MAX 255
 
@@ -105,6 +107,7 @@ AT(descriptor_v5, parent_group, 64);
 
 struct context {
   _Atomic bool taken;
+  _Atomic uint64_t id; /* what events call the communicator: places are used again, ids are not */
   _Atomic uint64_t hash;
   _Atomic int32_t rank, ranks;
 };
@@ -117,6 +120,7 @@ static _Atomic bool path_too_long;
 static char event_handle; /* its address is what every event is called */
 
 static struct context *new_context(uint64_t hash, int rank, int ranks) {
+  static _Atomic uint64_t made;
   struct context *context = &spare;
   for (size_t i = 0; i < CONTEXTS; i++) {
     bool free_slot = false;
@@ -124,6 +128,7 @@ static struct context *new_context(uint64_t hash, int rank, int ranks) {
     context = &contexts[i];
     break;
   }
+  atomic_store(&context->id, FIRST_COMM_ID + atomic_fetch_add(&made, 1));
   atomic_store(&context->hash, hash);
   atomic_store(&context->rank, rank);
   atomic_store(&context->ranks, ranks);
@@ -172,10 +177,9 @@ static unsigned bytes_of_name(const char *name) {
   static const struct {
     const char *name;
     unsigned bytes;
-  } types[] = {
-      {"ncclInt8", 1},    {"ncclUint8", 1},   {"ncclInt32", 4},   {"ncclUint32", 4},     {"ncclInt64", 8},
-      {"ncclUint64", 8},  {"ncclFloat16", 2}, {"ncclFloat32", 4}, {"ncclFloat64", 8},    {"ncclBfloat16", 2},
-      {"ncclFloat8e4m3", 1}, {"ncclFloat8e5m2", 1}};
+  } types[] = {{"ncclInt8", 1},    {"ncclUint8", 1},    {"ncclInt32", 4},      {"ncclUint32", 4},
+               {"ncclInt64", 8},   {"ncclUint64", 8},   {"ncclFloat16", 2},    {"ncclFloat32", 4},
+               {"ncclFloat64", 8}, {"ncclBfloat16", 2}, {"ncclFloat8e4m3", 1}, {"ncclFloat8e5m2", 1}};
   for (size_t i = 0; name && i < sizeof types / sizeof types[0]; i++)
     if (strcmp(types[i].name, name) == 0) return types[i].bytes;
   return 1; /* NCCL has no name for it: its one unnamed type is 8 bits wide */
@@ -190,7 +194,7 @@ static void tell(const struct context *context, const struct transfer *transfer)
   if (!transfer->known || !context) return;
   uint64_t hash = atomic_load(&context->hash);
   int rank = atomic_load(&context->rank);
-  const struct rp_comm_info comm = {.comm = (uint64_t)(uintptr_t)context,
+  const struct rp_comm_info comm = {.comm = atomic_load(&context->id),
                                     .id_hash = hash ? hash : transfer->hash,
                                     .rank = rank >= 0 ? rank : transfer->rank,
                                     .ranks = atomic_load(&context->ranks)};
@@ -282,18 +286,18 @@ static int init_v5(void **context, uint64_t id, int *mask, const char *name, int
   return start(context, mask, id, rank, ranks);
 }
 
-#define TABLE(version, init_type, init_function, start_function)                                                       \
-  struct table_v##version {                                                                                            \
-    const char *name;                                                                                                  \
-    int(*init) init_type;                                                                                              \
-    int (*start_event)(void *context, void **handle, void *descriptor);                                                \
-    int (*stop_event)(void *handle);                                                                                   \
-    int (*record_state)(void *handle, int state, void *arguments);                                                     \
-    int (*finalize)(void *context);                                                                                    \
-  };                                                                                                                   \
-  extern EXPORT struct table_v##version ncclProfiler_v##version;                                                       \
-  struct table_v##version ncclProfiler_v##version = {"recvpool",   init_function, start_function,                      \
-                                                     stop_event,   record_state,  finalize}
+#define TABLE(version, init_type, init_function, start_function)                                             \
+  struct table_v##version {                                                                                  \
+    const char *name;                                                                                        \
+    int(*init) init_type;                                                                                    \
+    int (*start_event)(void *context, void **handle, void *descriptor);                                      \
+    int (*stop_event)(void *handle);                                                                         \
+    int (*record_state)(void *handle, int state, void *arguments);                                           \
+    int (*finalize)(void *context);                                                                          \
+  };                                                                                                         \
+  extern EXPORT struct table_v##version ncclProfiler_v##version;                                             \
+  struct table_v##version ncclProfiler_v##version = {"recvpool", init_function, start_function,              \
+                                                     stop_event, record_state,  finalize}
 
 #define INIT_V1 (void **, int *)
 #define INIT_V4 (void **, int *, const char *, uint64_t, int, int, int, void *)
@@ -319,7 +323,8 @@ void rp_profiler_announce(void) {
     atomic_store(&path_too_long, true);
     return;
   }
-  if (setenv("NCCL_PROFILER_PLUGIN", info.dli_fname, 0) != 0) rp_warn("NCCL_PROFILER_PLUGIN could not be set");
+  if (setenv("NCCL_PROFILER_PLUGIN", info.dli_fname, 0) != 0)
+    rp_warn("NCCL_PROFILER_PLUGIN could not be set");
 }
 
 bool rp_profiler_active(char *reason, size_t reason_size) {
@@ -328,8 +333,10 @@ bool rp_profiler_active(char *reason, size_t reason_size) {
     return true;
   }
   const char *why = "no NCCL communicator has loaded the plugin (NCCL 2.23 or newer does)";
-  if (atomic_load(&user_has_plugin)) why = "NCCL_PROFILER_PLUGIN names another plugin";
-  else if (atomic_load(&path_too_long)) why = "the path of librecvpool.so is too long for NCCL_PROFILER_PLUGIN";
+  if (atomic_load(&user_has_plugin))
+    why = "NCCL_PROFILER_PLUGIN names another plugin";
+  else if (atomic_load(&path_too_long))
+    why = "the path of librecvpool.so is too long for NCCL_PROFILER_PLUGIN";
   snprintf(reason, reason_size, "%s", why);
   return false;
 }

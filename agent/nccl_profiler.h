@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** Sets NCCL_PROFILER_PLUGIN to this library's own path unless the user set it. Once, before threads of ours start. */
+/** Sets NCCL_PROFILER_PLUGIN to this library's own path unless the user set it. Once, before threads of ours
+ * start. */
 void rp_profiler_announce(void);
 /** Whether NCCL has taken the plugin; else why not, in words. */
 bool rp_profiler_active(char *reason, size_t reason_size);

@@ -1,5 +1,6 @@
 /** @file posts.h
- * Transfers that an interposed call announced and the profiler plugin has not confirmed yet. The owner serialises.
+ * Transfers that an interposed call announced and the profiler plugin has not confirmed yet. The owner
+ * serialises.
  */
 #ifndef RP_AGENT_POSTS_H
 #define RP_AGENT_POSTS_H
@@ -20,8 +21,8 @@ struct rp_post_table {
   struct rp_post posts[RP_POSTS];
 };
 
-/** Announces a transfer. When its neighbourhood is full the oldest there is forgotten: it will then count as seen by the
- *  profiler alone, which happens only if the plugin stopped confirming. */
+/** Announces a transfer. When its neighbourhood is full the oldest there is forgotten: it will then count as
+ * seen by the profiler alone, which happens only if the plugin stopped confirming. */
 void rp_posts_add(struct rp_post_table *table, bool receive, int32_t peer, uint64_t address);
 /** Confirms one; false if it was not announced. */
 bool rp_posts_take(struct rp_post_table *table, bool receive, int32_t peer, uint64_t address);

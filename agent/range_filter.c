@@ -1,7 +1,7 @@
-/* The miss path of every launch: a compare with the bounds, then a binary search in a table that is read under a sequence
- * counter. Every field is an atomic: acquire loads and release stores keep them between the two reads of the counter
- * without a fence (which thread sanitizers do not know). Overlapping ranges are handled by
- * `reach`, the running maximum of the ends. */
+/* The miss path of every launch: a compare with the bounds, then a binary search in a table that is read
+ * under a sequence counter. Every field is an atomic: acquire loads and release stores keep them between the
+ * two reads of the counter without a fence (which thread sanitizers do not know). Overlapping ranges are
+ * handled by `reach`, the running maximum of the ends. */
 #include "agent/range_filter.h"
 
 /* Rereads before a reader gives up and answers "maybe". */
@@ -20,15 +20,18 @@ static uint32_t lower_bound(const struct rp_range_filter *f, uint32_t count, uin
   uint32_t from = 0, to = count;
   while (from < to) {
     uint32_t middle = from + (to - from) / 2;
-    if (get(&f->begin[middle]) < address) from = middle + 1;
-    else to = middle;
+    if (get(&f->begin[middle]) < address)
+      from = middle + 1;
+    else
+      to = middle;
   }
   return from;
 }
 
 static void write_begin(struct rp_range_filter *f) {
   uint32_t sequence = atomic_load_explicit(&f->sequence, memory_order_relaxed);
-  atomic_store_explicit(&f->sequence, sequence + 1, memory_order_relaxed); /* before the release stores that follow */
+  atomic_store_explicit(&f->sequence, sequence + 1,
+                        memory_order_relaxed); /* before the release stores that follow */
 }
 
 static void write_end(struct rp_range_filter *f) {
@@ -47,7 +50,8 @@ static void update_reach(struct rp_range_filter *f, uint32_t from, uint32_t coun
 
 void rp_filter_add(struct rp_range_filter *f, uint64_t begin, uint64_t end) {
   if (begin >= end) return;
-  /* Bounds grow before the range appears, so that no reader sees them too narrow for a range it should find. */
+  /* Bounds grow before the range appears, so that no reader sees them too narrow for a range it should find.
+   */
   uint64_t low = get(&f->low), high = get(&f->high);
   if (high == 0 || begin < low) set(&f->low, begin);
   if (end > high) set(&f->high, end);
@@ -70,7 +74,8 @@ void rp_filter_add(struct rp_range_filter *f, uint64_t begin, uint64_t end) {
 }
 
 static void shrink_bounds(struct rp_range_filter *f, uint32_t count) {
-  if (atomic_load_explicit(&f->overflowed, memory_order_relaxed)) return; /* what did not fit may lie anywhere */
+  if (atomic_load_explicit(&f->overflowed, memory_order_relaxed))
+    return; /* what did not fit may lie anywhere */
   set(&f->high, count ? get(&f->reach[count - 1]) : 0);
   set(&f->low, count ? get(&f->begin[0]) : 0);
 }
@@ -82,7 +87,8 @@ void rp_filter_remove(struct rp_range_filter *f, uint64_t begin, uint64_t end) {
     at++;
   if (at == count || get(&f->begin[at]) != begin) {
     uint32_t overflowed = atomic_load_explicit(&f->overflowed, memory_order_relaxed);
-    if (begin < end && overflowed) atomic_store_explicit(&f->overflowed, overflowed - 1, memory_order_relaxed);
+    if (begin < end && overflowed)
+      atomic_store_explicit(&f->overflowed, overflowed - 1, memory_order_relaxed);
     return;
   }
   write_begin(f);

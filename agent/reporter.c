@@ -1,5 +1,5 @@
-/* The report thread. Owns the report's file, and the scans for new modules: they call the loader, which must not happen
- * in callbacks and had better not happen under the locks of the program. */
+/* The report thread. Owns the report's file, and the scans for new modules: they call the loader, which must
+ * not happen in callbacks and had better not happen under the locks of the program. */
 #include "agent/reporter.h"
 
 #include <errno.h>
@@ -22,10 +22,10 @@
 #include "agent/report.h"
 #include "agent/state.h"
 
-#define WAKE_NS 200000000u           /* looks around this often */
-#define SCAN_WAIT_NS 100000000u      /* an interposed call waits no longer than this for a scan */
-#define STOP_WAIT_NS 2000000000u     /* the end waits no longer than this for the thread */
-#define FIRST_RECEIVE_NS 500000000u  /* a report is due this long after the first receive */
+#define WAKE_NS 200000000u          /* looks around this often */
+#define SCAN_WAIT_NS 100000000u     /* an interposed call waits no longer than this for a scan */
+#define STOP_WAIT_NS 2000000000u    /* the end waits no longer than this for the thread */
+#define FIRST_RECEIVE_NS 500000000u /* a report is due this long after the first receive */
 #define STACK_BYTES (512u << 10)
 #define COMMS_REPORTED 256
 #define DEVICES_REPORTED 16
@@ -41,8 +41,9 @@ static _Atomic bool driver_ready;
 static _Atomic uint64_t scanned_changes;   /* state of the module list that is patched */
 static _Atomic uint64_t requested_changes; /* state somebody asked for */
 
-static pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER; /* one writer of the file at a time; outermost */
-static struct rp_report report;                                /* write_lock, as all below */
+static pthread_mutex_t write_lock =
+    PTHREAD_MUTEX_INITIALIZER;  /* one writer of the file at a time; outermost */
+static struct rp_report report; /* write_lock, as all below */
 static struct rp_device_info devices[DEVICES_REPORTED];
 static size_t device_count;
 static struct rp_comm_info comms[COMMS_REPORTED];
@@ -108,7 +109,8 @@ static void write_report(const char *state) {
   rp_status status = fill_report(state);
   if (status == RP_OK) {
     status = rp_report_write(&report, config.report_dir, file_name);
-    if (status != RP_OK) rp_warn("the report cannot be written to %s: %s", config.report_dir, strerror(errno));
+    if (status != RP_OK)
+      rp_warn("the report cannot be written to %s: %s", config.report_dir, strerror(errno));
     rp_snapshot_fini(&report.snapshot);
   } else {
     rp_warn("no report could be made: %s", rp_status_text(status));
@@ -124,7 +126,8 @@ static void scan_if_changed(void) {
   if (changes == atomic_load_explicit(&scanned_changes, memory_order_acquire)) return;
   struct rp_interpose_result result;
   rp_hooks_scan(&result);
-  /* Pinning a module changes nothing in the loader's count, so the state seen before the scan is the one patched. */
+  /* Pinning a module changes nothing in the loader's count, so the state seen before the scan is the one
+   * patched. */
   atomic_store_explicit(&scanned_changes, changes, memory_order_release);
   if (result.patched) rp_verbose("%u call slots patched in newly loaded modules", result.patched);
   if (result.failed) rp_warn("%u call slots are read-only and were not patched", result.failed);
@@ -184,7 +187,8 @@ static bool alone(void) {
   if (!tasks) return false;
   unsigned others = 0;
   for (const struct dirent *entry = readdir(tasks); entry; entry = readdir(tasks))
-    if (entry->d_name[0] != '.' && atoi(entry->d_name) != getpid() && atoi(entry->d_name) != (int)rp_thread_id())
+    if (entry->d_name[0] != '.' && atoi(entry->d_name) != getpid() &&
+        atoi(entry->d_name) != (int)rp_thread_id())
       others++;
   (void)closedir(tasks);
   return others == 0;

@@ -7,10 +7,11 @@
 #include "agent/config.h"
 #include "recvpool/status.h"
 
-/** Starts the thread (named, all signals blocked). RP_ERROR_UNAVAILABLE if it cannot be made: then only the final report
- *  is written. */
+/** Starts the thread (named, all signals blocked). RP_ERROR_UNAVAILABLE if it cannot be made: then only the
+ * final report is written. */
 rp_status rp_reporter_start(const struct rp_config *config);
-/** Stops the thread within a bounded time and writes the final report. In the process that started it only. */
+/** Stops the thread within a bounded time and writes the final report. In the process that started it only.
+ */
 void rp_reporter_finish(void);
 
 /** The driver is ready to be asked. Callable from callbacks. */

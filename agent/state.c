@@ -1,5 +1,6 @@
-/* State of the library, fork, and what each thread carries: call depths and cost counters. Owns the fixed registry of
- * thread counters; no cache line is written by two threads as long as there are no more threads than lines. */
+/* State of the library, fork, and what each thread carries: call depths and cost counters. Owns the fixed
+ * registry of thread counters; no cache line is written by two threads as long as there are no more threads
+ * than lines. */
 #include "agent/state.h"
 
 #include <pthread.h>
@@ -28,8 +29,9 @@ enum rp_agent_state rp_state_get(void) {
 
 void rp_state_set(enum rp_agent_state state) {
   int now = atomic_load_explicit(&rp_agent_state_value, memory_order_acquire);
-  while (now != RP_STATE_CHILD && !atomic_compare_exchange_weak_explicit(&rp_agent_state_value, &now, (int)state,
-                                                                         memory_order_acq_rel, memory_order_acquire)) {
+  while (now != RP_STATE_CHILD &&
+         !atomic_compare_exchange_weak_explicit(&rp_agent_state_value, &now, (int)state, memory_order_acq_rel,
+                                                memory_order_acquire)) {
   }
 }
 
@@ -59,8 +61,8 @@ bool rp_state_is_own_process(void) {
 
 static void raise_high(uint32_t to) {
   uint32_t now = atomic_load_explicit(&counts_high, memory_order_relaxed);
-  while (now < to &&
-         !atomic_compare_exchange_weak_explicit(&counts_high, &now, to, memory_order_release, memory_order_relaxed)) {
+  while (now < to && !atomic_compare_exchange_weak_explicit(&counts_high, &now, to, memory_order_release,
+                                                            memory_order_relaxed)) {
   }
 }
 
@@ -76,7 +78,8 @@ static __attribute__((noinline)) struct rp_thread_counts *take_line(void) {
     return &counts[i];
   }
   raise_high(THREADS_COUNTED);
-  return rp_thread.counts = &counts[THREADS_COUNTED - 1]; /* shared: a few counts may get lost, nothing else */
+  return rp_thread.counts =
+             &counts[THREADS_COUNTED - 1]; /* shared: a few counts may get lost, nothing else */
 }
 
 struct rp_thread_counts *rp_thread_counts(void) {
@@ -93,7 +96,8 @@ uint64_t rp_thread_counts_sum(size_t offset) {
   uint64_t sum = 0;
   uint32_t high = atomic_load_explicit(&counts_high, memory_order_acquire);
   for (uint32_t i = 0; i < high; i++)
-    sum += atomic_load_explicit((const _Atomic uint64_t *)((const char *)&counts[i] + offset), memory_order_relaxed);
+    sum += atomic_load_explicit((const _Atomic uint64_t *)((const char *)&counts[i] + offset),
+                                memory_order_relaxed);
   return sum;
 }
 

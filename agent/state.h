@@ -34,9 +34,16 @@ void rp_state_watch_fork(void);
 bool rp_state_is_own_process(void);
 
 /** Kinds of interposed calls that can be in a thread's call stack. */
-enum rp_call_kind { RP_CALL_NCCL = 0, RP_CALL_ALLOC = 1, RP_CALL_WORK = 2, RP_CALL_ORDER = 3, RP_CALL_KINDS = 4 };
+enum rp_call_kind {
+  RP_CALL_NCCL = 0,
+  RP_CALL_ALLOC = 1,
+  RP_CALL_WORK = 2,
+  RP_CALL_ORDER = 3,
+  RP_CALL_KINDS = 4
+};
 
-/** Counters of one thread; written by it alone, read by the report. Kept after the thread ends, then reused. */
+/** Counters of one thread; written by it alone, read by the report. Kept after the thread ends, then reused.
+ */
 struct rp_thread_counts {
   _Alignas(64) _Atomic uint64_t operations;
   _Atomic uint64_t callbacks;
@@ -51,9 +58,9 @@ struct rp_thread {
   struct rp_thread_counts *counts; /**< NULL until first used */
   uint64_t callback_started_ns;    /**< of the callback being timed, else 0 */
   uint32_t tid;
-  uint16_t group_depth;            /**< ncclGroupStart without its end */
-  uint8_t busy;                    /**< inside a callback of ours */
-  uint8_t depth[RP_CALL_KINDS];    /**< interposed calls of each kind in the call stack */
+  uint16_t group_depth;         /**< ncclGroupStart without its end */
+  uint8_t busy;                 /**< inside a callback of ours */
+  uint8_t depth[RP_CALL_KINDS]; /**< interposed calls of each kind in the call stack */
 };
 
 extern _Thread_local struct rp_thread rp_thread __attribute__((tls_model("initial-exec")));
@@ -65,14 +72,15 @@ uint32_t rp_thread_id(void);
 
 /** Adds to a counter that only this thread writes (or one of the shared ones). */
 static inline void rp_count(_Atomic uint64_t *counter, uint64_t by) {
-  atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by, memory_order_relaxed);
+  atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
+                        memory_order_relaxed);
 }
 
 /** Sum of one counter over all threads that ever were: pass its offset in struct rp_thread_counts. */
 uint64_t rp_thread_counts_sum(size_t offset);
 
-/** An interposed call begins. True if it is the outermost of its kind and not part of an NCCL call: the caller reports
- *  it. Always answered by rp_call_end. */
+/** An interposed call begins. True if it is the outermost of its kind and not part of an NCCL call: the
+ * caller reports it. Always answered by rp_call_end. */
 static inline bool rp_call_begin(enum rp_call_kind kind) {
   bool outermost = rp_thread.depth[kind]++ == 0;
   return outermost && rp_state_is_on() && !rp_thread.busy;

@@ -12,7 +12,10 @@ _Static_assert(_Alignof(struct rp_abi_unique_id) == _Alignof(ncclUniqueId), "ncc
 _Static_assert(RP_ABI_NCCL_IN_PROGRESS == ncclInProgress && RP_ABI_SUCCESS == ncclSuccess, "ncclResult_t");
 _Static_assert(RP_ABI_SUCCESS == cudaSuccess, "cudaError_t");
 _Static_assert(ncclInt8 == 0 && ncclUint8 == 1 && ncclInt32 == 2 && ncclUint32 == 3 && ncclInt64 == 4 &&
-                   ncclUint64 == 5 && ncclFloat16 == 6 && ncclFloat32 == 7 && ncclFloat64 == 8 && ncclBfloat16 == 9,
+                   ncclUint64 == 5 && ncclFloat16 == 6 && ncclFloat32 == 7 && ncclFloat64 == 8 &&
+                   ncclBfloat16 == 9,
                "order of ncclDataType_t");
-_Static_assert(sizeof(cudaStream_t) == sizeof(void *) && sizeof(ncclComm_t) == sizeof(void *), "handles are pointers");
-_Static_assert(sizeof(enum cudaMemcpyKind) == sizeof(int) && sizeof(ncclDataType_t) == sizeof(int), "enums are int");
+_Static_assert(sizeof(cudaStream_t) == sizeof(void *) && sizeof(ncclComm_t) == sizeof(void *),
+               "handles are pointers");
+_Static_assert(sizeof(enum cudaMemcpyKind) == sizeof(int) && sizeof(ncclDataType_t) == sizeof(int),
+               "enums are int");
