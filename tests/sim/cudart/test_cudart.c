@@ -1,5 +1,5 @@
-/* The simulated runtime over the simulated driver: launches by symbol, memory, copies, errors, devices. Runs
- * with two devices; "test_cudart sticky" is the part after which a process is of no more use. */
+/* The simulated runtime over the simulated driver: launches by symbol, memory, copies, errors, devices. Wants
+ * RPSIM_DEVICES=2; "test_cudart sticky" is the part after which a process is of no more use. */
 #define _GNU_SOURCE /* dlvsym */
 #include "test_support.h"
 
@@ -457,7 +457,6 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_symbols_of_the_library),
   };
   const struct CMUnitTest sticky[] = {cmocka_unit_test(test_sticky_error)};
-  setenv("RPSIM_DEVICES", "2", 1);
   support_register();
   if (argc > 1 && strcmp(argv[1], "sticky") == 0) return cmocka_run_group_tests(sticky, NULL, NULL);
   return cmocka_run_group_tests(tests, NULL, NULL);
