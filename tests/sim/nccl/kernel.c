@@ -78,12 +78,14 @@ void sim_plan_destroy(struct sim_plan *plan) {
   free(plan);
 }
 
-void sim_plan_submit(ncclComm_t comm, struct sim_plan *plan) {
+uint32_t sim_plan_submit(ncclComm_t comm, struct sim_plan *plan) {
   pthread_mutex_lock(&comm->lock);
-  plan->number = comm->next_plan++;
+  uint32_t number = comm->next_plan++;
+  plan->number = number;
   plan->next = comm->plans;
   comm->plans = plan;
   pthread_mutex_unlock(&comm->lock);
+  return number;
 }
 
 static struct sim_plan *plan_find(ncclComm_t comm, uint32_t number, bool take) {
@@ -97,8 +99,36 @@ static struct sim_plan *plan_find(ncclComm_t comm, uint32_t number, bool take) {
   return plan;
 }
 
-void sim_plan_withdraw(ncclComm_t comm, struct sim_plan *plan) {
-  sim_plan_destroy(plan_find(comm, plan->number, true));
+void sim_plan_withdraw(ncclComm_t comm, uint32_t number) {
+  sim_plan_destroy(plan_find(comm, number, true));
+}
+
+/* A graph may outlive the communicator, so what its host function is given is found by number and never
+ * freed. */
+struct note {
+  CUdeviceptr comm;
+  uint32_t number;
+  struct note *next;
+};
+
+void *sim_plan_note(const struct sim_plan *plan) {
+  static struct note *notes;
+  struct note *note = malloc(sizeof *note);
+  if (!note) return NULL;
+  pthread_mutex_lock(&registry_lock);
+  *note = (struct note){plan->comm->device_comm, plan->number, notes};
+  notes = note;
+  pthread_mutex_unlock(&registry_lock);
+  return note;
+}
+
+void sim_plan_noted(void *argument) {
+  const struct note *note = argument;
+  ncclComm_t comm = comm_get(note->comm);
+  if (!comm) return;
+  struct sim_plan *plan = plan_find(comm, note->number, false);
+  if (plan) sim_profiler_plan(plan);
+  comm_put(comm);
 }
 
 /* ---- operations ---- */

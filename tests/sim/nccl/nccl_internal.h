@@ -251,10 +251,14 @@ void sim_registry_add(ncclComm_t comm);
 void sim_registry_remove(ncclComm_t comm);
 /** Calls visit for every live communicator, under the registry lock. */
 void sim_registry_each(void (*visit)(ncclComm_t));
-/** Gives `plan` its number and hands it over to the communicator. */
-void sim_plan_submit(ncclComm_t comm, struct sim_plan *plan);
-/** Takes back a plan whose launch failed. */
-void sim_plan_withdraw(ncclComm_t comm, struct sim_plan *plan);
+/** Hands `plan` over to the communicator. Returns its number. */
+uint32_t sim_plan_submit(ncclComm_t comm, struct sim_plan *plan);
+/** Drops a plan whose launch failed. */
+void sim_plan_withdraw(ncclComm_t comm, uint32_t number);
+/** What a captured host function is given to find a persistent plan again, and that host function. NULL: no
+ * memory. */
+void *sim_plan_note(const struct sim_plan *plan);
+void sim_plan_noted(void *note);
 /** The kernels of this library. */
 extern const struct rpsim_kernel sim_kernels[];
 extern const size_t sim_kernel_count;
