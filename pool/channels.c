@@ -39,17 +39,30 @@ static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const st
   return channel;
 }
 
-/* Overlap of the channel's lifetimes in host order. With until_released, of the time their memory is held. */
-static rp_status depth_of(const struct rp_lifetime *lifetimes, size_t count, bool until_released,
-                          uint32_t *depth) {
-  struct rp_interval *intervals = malloc((count + 1) * sizeof *intervals);
+static struct rp_interval interval_of(const struct rp_lifetime *lifetime, bool until_released) {
+  uint64_t begin = lifetime->posted_seq;
+  uint64_t end = until_released ? lifetime->released_seq : lifetime->last_access_seq;
+  return (struct rp_interval){begin, end > begin ? end : begin};
+}
+
+/* Overlap of the step's lifetimes in host order (with until_released, of the time their memory is held), and
+ * of those of the step before that reach into it: a receive posted across the step's border must not make the
+ * depth look smaller. */
+static rp_status depth_of(const struct rp_lifetime *lifetimes, size_t count, const struct rp_channel *before,
+                          bool until_released, uint32_t *depth) {
+  struct rp_interval *intervals = malloc((count + before->lifetime_count + 1) * sizeof *intervals);
   if (!intervals) return RP_ERROR_NO_MEMORY;
+  size_t used = 0;
+  uint64_t begin = UINT64_MAX;
   for (size_t i = 0; i < count; i++) {
-    uint64_t begin = lifetimes[i].posted_seq;
-    uint64_t end = until_released ? lifetimes[i].released_seq : lifetimes[i].last_access_seq;
-    intervals[i] = (struct rp_interval){begin, end > begin ? end : begin};
+    intervals[used++] = interval_of(&lifetimes[i], until_released);
+    begin = lifetimes[i].posted_seq < begin ? lifetimes[i].posted_seq : begin;
   }
-  rp_status status = rp_interval_depth(intervals, count, depth);
+  for (size_t i = 0; i < before->lifetime_count; i++) {
+    struct rp_interval interval = interval_of(&before->lifetimes[i], until_released);
+    if (interval.end >= begin) intervals[used++] = interval;
+  }
+  rp_status status = rp_interval_depth(intervals, used, depth);
   free(intervals);
   return status;
 }
@@ -112,8 +125,8 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
     add_life(state, lives, count, i);
   }
   uint32_t depth = 0, held_at_once = 0;
-  if (depth_of(lifetimes, group->size, false, &depth) ||
-      depth_of(lifetimes, group->size, true, &held_at_once)) {
+  if (depth_of(lifetimes, group->size, &state->public, false, &depth) ||
+      depth_of(lifetimes, group->size, &state->public, true, &held_at_once)) {
     free(lifetimes);
     return RP_ERROR_NO_MEMORY;
   }

@@ -90,7 +90,7 @@ struct rp_channel {
   uint32_t depth;                /**< D of the last complete step; 0 before there is one */
   uint32_t depth_min, depth_max; /**< over all complete steps */
   uint32_t slots;                /**< K = min(N, D + slack) */
-  uint64_t transfers;            /**< receives ever posted in the channel */
+  uint64_t transfers;            /**< receives of its complete steps */
   uint64_t bytes_transferred;
   uint64_t steps_complete;
   enum rp_allocation_style style;

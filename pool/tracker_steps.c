@@ -207,7 +207,7 @@ void rp__steps_advance(struct rp_tracker *tracker) {
   }
   struct rp_step *oldest;
   while ((oldest = oldest_step(tracker)) && oldest->number < tracker->current_step &&
-         (oldest->open == 0 || oldest->number + 2 <= tracker->current_step))
+         (oldest->open == 0 || oldest->number + 3 <= tracker->current_step))
     complete_step(tracker, oldest);
 }
 

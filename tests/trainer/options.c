@@ -15,6 +15,9 @@ enum {
   KEY_DRIVER_API,
   KEY_BREAK_WAIT,
   KEY_OWN_STREAM,
+  KEY_PROBE,
+  KEY_MISTAKE,
+  KEY_MISTAKE_STEP,
   KEY_BATCH,
   KEY_WIDTH,
   KEY_HIDDEN,
@@ -44,8 +47,13 @@ static const struct argp_option option_table[] = {
     {"truth-dir", KEY_TRUTH_DIR, "DIR", 0, "write what really happened to DIR/rank-R.jsonl", 0},
     {"driver-api", KEY_DRIVER_API, NULL, 0, "allocate and copy through the driver instead of the runtime", 0},
     {"own-stream", KEY_OWN_STREAM, NULL, 0, "compute on a created stream instead of the default stream", 0},
+    {"probe", KEY_PROBE, NULL, 0, "exchange one element with both neighbours first, as torch does", 0},
     {"rendezvous", KEY_RENDEZVOUS, "FILE", 0, "be the one rank that RANK and WORLD_SIZE name; meet at FILE",
      0},
+    {"mistake", KEY_MISTAKE, "NAME", 0,
+     "do what is harmless only without pools: early_reuse, unordered_reuse, foreign_access or stale_access",
+     0},
+    {"mistake-step", KEY_MISTAKE_STEP, "STEP", 0, "first step with the mistake, from 0 (default 3)", 0},
     {"break-wait", KEY_BREAK_WAIT, NULL, OPTION_HIDDEN, "", 0},
     {0},
 };
@@ -74,6 +82,29 @@ static uint64_t parse_bytes(struct argp_state *state, const char *text) {
   return 0;
 }
 
+static enum rp_mistake parse_mistake(struct argp_state *state, const char *text) {
+  static const char *const names[] = {[RP_MISTAKE_EARLY_REUSE] = "early_reuse",
+                                      [RP_MISTAKE_UNORDERED_REUSE] = "unordered_reuse",
+                                      [RP_MISTAKE_FOREIGN_ACCESS] = "foreign_access",
+                                      [RP_MISTAKE_STALE_ACCESS] = "stale_access"};
+  for (int i = RP_MISTAKE_EARLY_REUSE; i <= RP_MISTAKE_STALE_ACCESS; i++)
+    if (strcmp(text, names[i]) == 0) return (enum rp_mistake)i;
+  argp_error(state, "there is no mistake '%s'", text);
+  return RP_MISTAKE_NONE;
+}
+
+/** Refuses options that do not go together. */
+static void check_options(struct argp_state *state, const struct rp_trainer_options *o) {
+  if (((uint64_t)o->rows * o->width) % 2 != 0) argp_error(state, "--batch times --width must be even");
+  if (o->message_bytes != 0 && o->message_bytes < RP_MESSAGE_HEADER_BYTES + rp_trainer_payload_bytes(o))
+    argp_error(state, "--message-bytes must be at least %llu for these sizes",
+               (unsigned long long)(RP_MESSAGE_HEADER_BYTES + rp_trainer_payload_bytes(o)));
+  if (o->mistake != RP_MISTAKE_NONE && o->just_in_time)
+    argp_error(state, "--mistake needs --allocation preallocated");
+  if (o->mistake == RP_MISTAKE_EARLY_REUSE && !rp_trainer_is_1f1b(o))
+    argp_error(state, "--mistake early_reuse needs --schedule 1f1b");
+}
+
 static error_t parse_text_option(int key, char *arg, struct argp_state *state) {
   struct rp_trainer_options *o = state->input;
   switch (key) {
@@ -97,6 +128,12 @@ static error_t parse_text_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case KEY_OWN_STREAM:
     o->own_stream = true;
+    return 0;
+  case KEY_PROBE:
+    o->probe = true;
+    return 0;
+  case KEY_MISTAKE:
+    o->mistake = parse_mistake(state, arg);
     return 0;
   case KEY_BREAK_WAIT:
     o->break_wait = true;
@@ -138,6 +175,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   case KEY_HIDDEN:
     o->hidden_width = (uint32_t)parse_number(state, arg, 1, 16384);
     return 0;
+  case KEY_MISTAKE_STEP:
+    o->mistake_step = (int32_t)parse_number(state, arg, 0, 1000000000);
+    return 0;
   case KEY_SEED:
     o->seed = (uint64_t)parse_number(state, arg, 0, INT64_MAX);
     return 0;
@@ -145,10 +185,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     argp_error(state, "unexpected argument '%s'", arg);
     return 0;
   case ARGP_KEY_END:
-    if (((uint64_t)o->rows * o->width) % 2 != 0) argp_error(state, "--batch times --width must be even");
-    if (o->message_bytes != 0 && o->message_bytes < RP_MESSAGE_HEADER_BYTES + rp_trainer_payload_bytes(o))
-      argp_error(state, "--message-bytes must be at least %llu for these sizes",
-                 (unsigned long long)(RP_MESSAGE_HEADER_BYTES + rp_trainer_payload_bytes(o)));
+    check_options(state, o);
     return 0;
   default:
     return parse_text_option(key, arg, state);
@@ -164,7 +201,8 @@ void rp_trainer_options_parse(int argc, char **argv, struct rp_trainer_options *
                                          .rows = 4,
                                          .width = 32,
                                          .hidden_width = 64,
-                                         .seed = 1};
+                                         .seed = 1,
+                                         .mistake_step = 3};
   argp_parse(&parser, argc, argv, 0, NULL, options);
 }
 

@@ -10,6 +10,18 @@
 
 #include "pool/schedule.h"
 
+/** Things a program may do that are harmless with a buffer per microbatch and wrong where buffers share
+ * memory. Each begins at a given step, after a pool could have learned the pattern. They need preallocated
+ * buffers. */
+enum rp_mistake {
+  RP_MISTAKE_NONE,
+  RP_MISTAKE_EARLY_REUSE,     /**< 1F1B turns into GPipe: more microbatches in flight than before */
+  RP_MISTAKE_UNORDERED_REUSE, /**< the last read is on a stream that nobody waits for before the end of the
+                                 step */
+  RP_MISTAKE_FOREIGN_ACCESS,  /**< dead buffers are overwritten, as by an allocator that recycles them */
+  RP_MISTAKE_STALE_ACCESS,    /**< the first microbatch's activation is read again at the end of the step */
+};
+
 struct rp_trainer_options {
   const char *schedule; /**< name or file */
   int32_t ranks;        /**< processes; 0 = as many as the schedule file says */
@@ -21,12 +33,15 @@ struct rp_trainer_options {
   bool backward_thread;
   bool driver_api;
   bool break_wait;        /**< leave out the consumer's wait for receives (to show that it matters) */
+  bool probe;             /**< exchange one element with both neighbours first, as torch does */
   bool own_stream;        /**< compute on a created stream instead of the default one */
   uint64_t message_bytes; /**< 0 = as many as the arithmetic needs */
   uint32_t rows;          /**< of one microbatch */
   uint32_t width;         /**< of a stage's input and output */
   uint32_t hidden_width;
   uint64_t seed;
+  enum rp_mistake mistake;
+  int32_t mistake_step;   /**< first step that has it */
   const char *truth_dir;  /**< or NULL */
   const char *rendezvous; /**< file for the communicator's id, or NULL */
 };

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "mistakes.h"
 #include "stage.h"
 
 /** A host thread for backward actions, as autograd has one. The main thread waits for each action. */
@@ -25,6 +26,7 @@ struct backward_thread {
 struct rank {
   struct rp_worker worker;
   const struct rp_schedule *schedule;
+  struct rp_schedule late; /**< of the mistake early_reuse: what it turns into */
   int index;
   struct rp_stage *stages;
   int32_t stage_count;
@@ -279,7 +281,8 @@ static void wait_between_halves(struct rank *rank, const struct rp_action *actio
 }
 
 static void run_actions(struct rank *rank) {
-  const struct rp_rank_schedule *list = &rank->schedule->rank[rank->index];
+  bool late = rp_mistake_now(&rank->worker, RP_MISTAKE_EARLY_REUSE);
+  const struct rp_rank_schedule *list = &(late ? &rank->late : rank->schedule)->rank[rank->index];
   for (size_t i = 0, end; i < list->count; i = end) {
     const struct rp_action *action = &list->actions[i];
     end = i + 1;
@@ -320,8 +323,10 @@ static bool pattern_broken(const struct rp_pattern_error *e, int rank) {
 /** Waits for the step, prints its loss where that is known, and returns whether every pattern was whole. */
 static bool end_step(struct rank *rank, float *losses) {
   struct rp_worker *w = &rank->worker;
-  struct rp_pattern_error error;
+  struct rp_pattern_error error, side_error;
   bool has_loss = false;
+  for (int32_t i = 0; i < rank->stage_count; i++)
+    rp_mistake_end_actions(w, &rank->stages[i]);
   rp_transfers_wait_all(w->transfers);
   for (int32_t i = 0; i < rank->stage_count; i++) {
     rp_stage_update(w, &rank->stages[i]);
@@ -331,6 +336,7 @@ static bool end_step(struct rank *rank, float *losses) {
     rp_device_download(losses, w->losses, (size_t)w->options->microbatches * sizeof(float), w->compute);
   rp_device_download(&error, w->pattern_error, sizeof error, w->compute);
   RP_CUDA(cudaStreamSynchronize(w->compute));
+  rp_mistake_result(w, &side_error);
   rp_transfers_end_step(w->transfers);
   rp_device_sample_memory();
   rp_truth_end_step(w->truth, w->step);
@@ -340,7 +346,7 @@ static bool end_step(struct rank *rank, float *losses) {
       sum += losses[i];
     rp_loss_print(w->step, sum / (float)w->options->microbatches);
   }
-  return !pattern_broken(&error, rank->index);
+  return !pattern_broken(&error, rank->index) && !pattern_broken(&side_error, rank->index);
 }
 
 static bool train(struct rank *rank) {
@@ -392,11 +398,17 @@ static void set_up(struct rank *rank, const struct rp_trainer_options *options, 
   exchange_id(options, rank->index, rank->schedule->ranks, &id);
   w->transfers =
       rp_transfers_create(&id, rank->schedule->ranks, rank->index, w->compute, w->buffers, w->truth);
+  if (options->probe) rp_transfers_probe(w->transfers, rank->schedule->ranks, rank->index);
   w->losses = rp_device_alloc(loss_bytes);
   w->pattern_error = rp_device_alloc(sizeof clean);
   rp_device_upload(w->pattern_error, &clean, sizeof clean, w->compute);
   RP_CUDA(cudaStreamSynchronize(w->compute));
   create_stages(rank);
+  w->mistakes = rp_mistakes_create(w);
+  if (options->mistake == RP_MISTAKE_EARLY_REUSE &&
+      rp_schedule_generate("gpipe", rank->schedule->ranks, 1, rank->schedule->microbatches, &rank->late,
+                           NULL) != RP_OK)
+    rp_die("cannot make the schedule of the mistake");
   if (options->backward_thread) backward_start(rank);
 }
 
@@ -406,6 +418,8 @@ static void tear_down(struct rank *rank) {
   if (w->options->backward_thread) backward_stop(&rank->backward);
   for (int32_t i = 0; i < rank->stage_count; i++)
     rp_stage_fini(w, &rank->stages[i]);
+  rp_mistakes_destroy(w->mistakes);
+  if (w->options->mistake == RP_MISTAKE_EARLY_REUSE) rp_schedule_fini(&rank->late);
   rp_device_free(w->losses);
   rp_device_free(w->pattern_error);
   rp_transfers_destroy(w->transfers);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kernel_bodies.h"
+#include "mistakes.h"
 
 /** Parameters of a stage by name. */
 struct weights {
@@ -21,12 +22,17 @@ static struct weights weights_at(const struct rp_worker *worker, float *base) {
 }
 
 /** Launches a kernel; `reads` (or NULL) is the message that it reads and that may have been received. */
-static void launch(struct rp_worker *worker, enum rp_kernel kernel, size_t elements, void **arguments,
-                   const struct rp_buffer *reads) {
+static void launch_on(struct rp_worker *worker, cudaStream_t stream, enum rp_kernel kernel, size_t elements,
+                      void **arguments, const struct rp_buffer *reads) {
   uint64_t before_ns = rp_now_ns();
-  rp_device_launch(kernel, elements, arguments, worker->compute);
+  rp_device_launch(kernel, elements, arguments, stream);
   if (reads != NULL && reads->lifetime >= 0)
     rp_truth_access(worker->truth, reads->lifetime, rp_kernel_name(kernel), before_ns, rp_now_ns());
+}
+
+static void launch(struct rp_worker *worker, enum rp_kernel kernel, size_t elements, void **arguments,
+                   const struct rp_buffer *reads) {
+  launch_on(worker, worker->compute, kernel, elements, arguments, reads);
 }
 
 static size_t activation_bytes(const struct rp_worker *worker) {
@@ -99,17 +105,21 @@ static void fill_pattern(struct rp_worker *worker, struct rp_buffer *buffer, int
          NULL);
 }
 
-/** Verifies header and filler of a message where the framework would read it. */
-static void check_pattern(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch,
-                          int direction) {
-  const struct rp_buffer *buffer = stage->microbatches[microbatch].in[direction];
+void rp_stage_check(struct rp_worker *worker, const struct rp_stage *stage, const struct rp_buffer *buffer,
+                    int32_t microbatch, int direction, cudaStream_t stream, struct rp_pattern_error *error) {
   uint64_t message_bytes = buffer->bytes, payload_bytes = rp_trainer_payload_bytes(worker->options);
   struct rp_pattern_mark mark = {(uint32_t)worker->step, (uint32_t)microbatch, (uint32_t)direction,
                                  (uint32_t)stage->index};
-  void *arguments[] = {(void *)&buffer->memory, &message_bytes, &payload_bytes, &mark,
-                       &worker->pattern_error};
-  launch(worker, RP_KERNEL_CHECK_PATTERN, rp_pattern_word_count(message_bytes, payload_bytes), arguments,
-         buffer);
+  void *arguments[] = {(void *)&buffer->memory, &message_bytes, &payload_bytes, &mark, &error};
+  launch_on(worker, stream, RP_KERNEL_CHECK_PATTERN, rp_pattern_word_count(message_bytes, payload_bytes),
+            arguments, buffer);
+}
+
+/** Verifies header and filler of a message where the framework would read it. */
+static void check_pattern(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch,
+                          int direction) {
+  rp_stage_check(worker, stage, stage->microbatches[microbatch].in[direction], microbatch, direction,
+                 worker->compute, worker->pattern_error);
 }
 
 static void generate(struct rp_worker *worker, float *out, int32_t microbatch, int kind) {
@@ -261,6 +271,7 @@ static void finish(struct rp_worker *worker, struct rp_microbatch *m) {
 void rp_stage_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch, bool input,
                        bool weight) {
   struct rp_microbatch *m = &stage->microbatches[microbatch];
+  rp_mistake_before_backward(worker, stage, microbatch);
   if (stage->first && !weight) return; // as in torch: the first stage leaves everything to W
   if (!stage->last) {
     rp_work_wait(worker->transfers, m->received[RP_GRADIENT], worker->options->break_wait);
@@ -276,6 +287,7 @@ void rp_stage_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t
   if (input && !stage->first) run_input_gradient(worker, stage, microbatch);
   if (!weight) return;
   run_weight_gradients(worker, stage, m);
+  rp_mistake_after_backward(worker, stage, microbatch);
   finish(worker, m);
 }
 

@@ -42,7 +42,8 @@ struct rp_worker {
   struct rp_transfers *transfers;
   struct rp_truth *truth;
   float *losses;                          /**< device, per microbatch */
-  struct rp_pattern_error *pattern_error; /**< device */
+  struct rp_pattern_error *pattern_error; /**< device, for the compute stream */
+  struct rp_mistakes *mistakes;           /**< NULL: none */
 };
 
 /** Number of parameters of a stage. */
@@ -55,6 +56,10 @@ uint64_t rp_data_key(const struct rp_trainer_options *options, int32_t step, int
 uint64_t rp_checksum(const void *data, size_t bytes);
 /** Checksum of checksums, in order. */
 uint64_t rp_checksum_add(uint64_t sum, uint64_t value);
+
+/** Launches a check of `buffer`, which should hold what `stage` received for the microbatch in this step. */
+void rp_stage_check(struct rp_worker *worker, const struct rp_stage *stage, const struct rp_buffer *buffer,
+                    int32_t microbatch, int direction, cudaStream_t stream, struct rp_pattern_error *error);
 
 void rp_stage_init(struct rp_worker *worker, struct rp_stage *stage, int32_t index, int32_t ordinal,
                    int32_t stages);

@@ -132,10 +132,17 @@ class SameBits(Base):
     def test_seed_changes_everything(self):
         self.assertNotEqual(self.train("-S", 2, "-N", 2), self.train("-S", 2, "-N", 2, "--seed", 2))
 
+    def test_memory_does_not_grow(self):
+        for extra in ([], ["-a", "just_in_time"], ["-s", "interleaved_1f1b"]):
+            peaks = [re.findall(r"peak_device_bytes \d+", run(TRAINER, "-S", 2, "-N", 4, "-T", steps, *extra).stdout)
+                     for steps in (2, 10)]
+            self.assertEqual(len(peaks[0]), 2)
+            self.assertEqual(*peaks)
+
     def test_other_calls_same_bits(self):
         args = ["-S", 2, "-N", 4]
         expected = self.reference(*args)
-        for extra in (["--driver-api"], ["--own-stream"], ["--driver-api", "-a", "just_in_time"]):
+        for extra in (["--driver-api"], ["--own-stream"], ["--probe"], ["--driver-api", "-a", "just_in_time"]):
             self.assertEqual(self.train(*args, *extra), expected)
         self.assertEqual(self.train(*args, env={}), expected, "with an empty environment")
 
@@ -157,9 +164,19 @@ class Mistakes(Base):
                 self.assertIn("broken pattern", done.stderr)
         self.assertIn(BROKEN_PATTERN, statuses)
 
+    def test_seeded_mistakes_are_harmless_with_a_buffer_per_microbatch(self):
+        args = ["-S", 3, "-N", 8, "-T", 4]
+        expected = self.reference(*args)
+        for mistake in ("early_reuse", "unordered_reuse", "foreign_access", "stale_access"):
+            self.assertEqual(self.train(*args, "--mistake", mistake), expected)
+        for mistake, depths in (("early_reuse", [2, 2, 2, 8]), ("stale_access", [2, 2, 2, 3])):
+            channels = self.truth_channels(*args, "--mistake", mistake)
+            self.assertEqual(channels[(1, "activation")]["depth_per_step"], depths)
+
     def test_bad_command_lines(self):
         for args in (["--allocation", "x"], ["--message-bytes", 100], ["--message-bytes", "1 MiB"], ["-N", 0],
-                     ["-s", "/nonexistent.csv"], ["-s", "1f1b", "-V", 2], ["-s", self.split_v, "-S", 3], ["x"]):
+                     ["-s", "/nonexistent.csv"], ["-s", "1f1b", "-V", 2], ["--mistake", "x"],
+                     ["--mistake", "stale_access", "-a", "just_in_time"], ["-s", self.split_v, "-S", 3], ["x"]):
             done = run(TRAINER, *args)
             with self.subTest(args=args):
                 self.assertNotEqual(done.returncode, 0)

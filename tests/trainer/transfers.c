@@ -47,6 +47,20 @@ ncclComm_t rp_transfers_communicator(const struct rp_transfers *transfers) {
   return transfers->communicator;
 }
 
+void rp_transfers_probe(struct rp_transfers *t, int ranks, int rank) {
+  float *elements = rp_device_alloc(4 * sizeof(float));
+  RP_NCCL(ncclGroupStart());
+  for (int side = 0; side < 2; side++) {
+    int peer = side == 0 ? rank - 1 : rank + 1;
+    if (peer < 0 || peer >= ranks) continue;
+    RP_NCCL(ncclRecv(elements + side, 1, ncclFloat32, peer, t->communicator, t->stream));
+    RP_NCCL(ncclSend(elements + 2 + side, 1, ncclFloat32, peer, t->communicator, t->stream));
+  }
+  RP_NCCL(ncclGroupEnd());
+  RP_CUDA(cudaStreamSynchronize(t->stream));
+  rp_device_free(elements);
+}
+
 static struct rp_work *get_work(struct rp_transfers *t, size_t count) {
   struct rp_work *work = t->idle;
   if (work != NULL) {

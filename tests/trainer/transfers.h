@@ -24,6 +24,8 @@ struct rp_transfer {
 /** Joins the communicator. `compute` is the stream whose work transfers come after. */
 struct rp_transfers *rp_transfers_create(const ncclUniqueId *id, int ranks, int rank, cudaStream_t compute,
                                          struct rp_buffers *buffers, struct rp_truth *truth);
+/** Sends one element to both neighbours and receives theirs, and waits for it. */
+void rp_transfers_probe(struct rp_transfers *transfers, int ranks, int rank);
 /** Posts transfers as one NCCL group; receives get their `lifetime` in their buffer. */
 struct rp_work *rp_transfers_post(struct rp_transfers *transfers, const struct rp_transfer *list,
                                   size_t count);
