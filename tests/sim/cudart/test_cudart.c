@@ -1,5 +1,6 @@
-/* The simulated runtime over the simulated driver: launches by symbol, memory, copies, errors, devices. Runs
- * with two devices; "test_cudart sticky" is the part after which a process is of no more use. */
+/* The simulated runtime over the simulated driver: launches by symbol, memory, copies, errors, devices. Wants
+ * RPSIM_DEVICES=2. Parts of their own: "sticky", after which a process is of no more use, and "no-device",
+ * which wants RPSIM_DEVICES=0. */
 #define _GNU_SOURCE /* dlvsym */
 #include "test_support.h"
 
@@ -324,6 +325,18 @@ static void test_sticky_error(void **state) {
   assert_int_equal(cudaGetLastError(), cudaErrorIllegalAddress);
 }
 
+/* A driver without a device (RPSIM_DEVICES=0). */
+static void test_no_device(void **state) {
+  (void)state;
+  int count = 7;
+  void *pointer;
+  assert_int_equal(cudaGetDeviceCount(&count), cudaErrorNoDevice);
+  assert_int_equal(cudaMalloc(&pointer, 64), cudaErrorNoDevice);
+  assert_int_equal(cudaGetLastError(), cudaErrorNoDevice);
+  assert_cuda(cudaDriverGetVersion(&count));
+  assert_int_equal(count, RPSIM_DRIVER_VERSION);
+}
+
 /* ---- devices ---- */
 
 static void test_devices(void **state) {
@@ -457,8 +470,10 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_symbols_of_the_library),
   };
   const struct CMUnitTest sticky[] = {cmocka_unit_test(test_sticky_error)};
-  setenv("RPSIM_DEVICES", "2", 1);
+  const struct CMUnitTest none[] = {cmocka_unit_test(test_no_device)};
+  const char *part = argc > 1 ? argv[1] : "";
   support_register();
-  if (argc > 1 && strcmp(argv[1], "sticky") == 0) return cmocka_run_group_tests(sticky, NULL, NULL);
+  if (strcmp(part, "sticky") == 0) return cmocka_run_group_tests(sticky, NULL, NULL);
+  if (strcmp(part, "no-device") == 0) return cmocka_run_group_tests(none, NULL, NULL);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
