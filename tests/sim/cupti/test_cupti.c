@@ -1,12 +1,10 @@
 /* The simulated CUPTI over the simulated driver: one subscriber, ENTER and EXIT with parameters and results,
- * domains, what a callback may call, NVTX. */
+ * domains, what a callback may call and threads. */
 #include "../sim_test.h"
 
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
-#include <generated_nvtx_meta.h>
-#include <nvtx3/nvToolsExt.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -94,8 +92,6 @@ static void callback(void *userdata, CUpti_CallbackDomain domain, CUpti_Callback
     seen->context = ((const CUpti_SynchronizeData *)data)->context;
     seen->stream = ((const CUpti_SynchronizeData *)data)->stream;
   }
-  if (domain == CUPTI_CB_DOMAIN_NVTX)
-    snprintf(seen->name, sizeof seen->name, "%s", ((const CUpti_NvtxData *)data)->functionName);
   if (in_callback) in_callback(seen, data);
 }
 
@@ -609,58 +605,6 @@ static void test_calls_of_many_threads(void **state) {
   assert_true(exits >= 1600 && exits <= enters);
 }
 
-/* ---- NVTX ---- */
-
-static char nvtx_text[64];
-static int nvtx_level;
-
-static void note_nvtx(const struct seen *seen, const CUpti_CallbackData *data) {
-  const CUpti_NvtxData *nvtx = (const CUpti_NvtxData *)(const void *)data;
-  if (seen->cbid == CUPTI_CBID_NVTX_nvtxRangePushA) {
-    snprintf(nvtx_text, sizeof nvtx_text, "%s",
-             ((const nvtxRangePushA_params *)nvtx->functionParams)->message);
-    nvtx_level = *(const int *)nvtx->functionReturnValue;
-  }
-  if (seen->cbid == CUPTI_CBID_NVTX_nvtxDomainRangePushEx) {
-    const nvtxDomainRangePushEx_params *params = nvtx->functionParams;
-    snprintf(nvtx_text, sizeof nvtx_text, "%p %s", (void *)params->domain,
-             params->core.eventAttrib->message.ascii);
-  }
-}
-
-static void test_nvtx(void **state) {
-  (void)state;
-  assert_int_equal(cuptiEnableDomain(1, subscriber, CUPTI_CB_DOMAIN_NVTX), CUPTI_SUCCESS);
-  in_callback = note_nvtx;
-  assert_int_equal(nvtxRangePushA("forward 3"), 0);
-  assert_string_equal(nvtx_text, "forward 3");
-  assert_int_equal(nvtx_level, 0);
-  assert_int_equal(nvtxRangePushA("inner"), 1);
-  assert_int_equal(nvtxRangePop(), 1);
-  assert_int_equal(nvtxRangePop(), 0);
-  assert_int_equal(log_count, 4);
-  assert_string_equal(log_entries[3].name, "nvtxRangePop");
-
-  nvtxRangeId_t range = nvtxRangeStartA("range");
-  assert_true(range != nvtxRangeStartA("another"));
-  nvtxRangeEnd(range);
-  nvtxMarkA("mark");
-  assert_string_equal(log_entries[6].name, "nvtxRangeEnd");
-  assert_string_equal(log_entries[7].name, "nvtxMarkA");
-
-  nvtxDomainHandle_t domain = nvtxDomainCreateA("recvpool");
-  nvtxEventAttributes_t event = {.version = NVTX_VERSION,
-                                 .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
-                                 .messageType = NVTX_MESSAGE_TYPE_ASCII,
-                                 .message = {.ascii = "backward 5"}};
-  assert_int_equal(nvtxDomainRangePushEx(domain, &event), 0);
-  char wanted[64];
-  snprintf(wanted, sizeof wanted, "%p backward 5", (void *)domain);
-  assert_string_equal(nvtx_text, wanted);
-  assert_int_equal(nvtxDomainRangePop(domain), 0);
-  assert_int_equal(log_count, 11);
-}
-
 static int mode_subscribe(void) {
   CUpti_SubscriberHandle handle;
   printf("%d\n", (int)cuptiSubscribe(&handle, callback, &log_count));
@@ -677,7 +621,6 @@ int main(int argc, char **argv) {
   if (strcmp(mode, "allocate-in-resource") == 0) return mode_forbidden(CUPTI_CB_DOMAIN_RESOURCE, allocate);
   if (strcmp(mode, "synchronize-in-resource") == 0)
     return mode_forbidden(CUPTI_CB_DOMAIN_RESOURCE, synchronize_anywhere);
-  setenv("NVTX_INJECTION64_PATH", CUPTI13_PATH, 1); /* read at the first NVTX call */
   const struct CMUnitTest tests[] = {
       TEST(test_one_subscriber),
       TEST(test_one_subscriber_of_both_libraries),
@@ -700,7 +643,6 @@ int main(int argc, char **argv) {
       TEST(test_ids),
       TEST(test_subscribing_while_injected),
       TEST(test_calls_of_many_threads),
-      TEST(test_nvtx),
   };
   return cmocka_run_group_tests(tests, start, NULL);
 }
