@@ -33,6 +33,7 @@ static void note_nvtx(void *userdata, CUpti_CallbackDomain domain, CUpti_Callbac
 static void test_nvtx(void **state) {
   (void)state;
   CUpti_SubscriberHandle subscriber;
+  assert_int_equal(cuInit(0), CUDA_SUCCESS);
   assert_int_equal(nvtxRangePushA("nobody listens"), 0);
   assert_int_equal(nvtxRangePop(), 0);
   assert_int_equal(cuptiSubscribe(&subscriber, note_nvtx, NULL), CUPTI_SUCCESS);
