@@ -503,8 +503,9 @@ static void dead_peer(void) {
   uint8_t *data = allocate(8);
   barrier();
   if (my_rank == 1) kill(getpid(), SIGKILL);
-  /* Rank 0 waits for the dead one, the others for one another. */
-  NCCL(ncclRecv(data, 8, ncclUint8, my_rank == 0 ? 1 : 0, comm, stream));
+  /* Rank 3 waits for the dead one, 0 and 2 for one another. */
+  static const int peers[] = {2, -1, 0, 1};
+  NCCL(ncclRecv(data, 8, ncclUint8, peers[my_rank], comm, stream));
   synchronize();
   CHECK(async_error() == ncclRemoteError);
   CHECK(ncclSend(data, 8, ncclUint8, 0, comm, stream) == ncclRemoteError);
@@ -670,6 +671,7 @@ static void profiled(void) {
   NCCL(ncclAllReduce(out, in, 10, ncclFloat32, ncclSum, comm, stream));
   synchronize();
   end();
+  printf("destroyed\n");
 }
 
 int rank_main(const char *scenario, int rank, int nranks, const char *id_text) {
