@@ -20,6 +20,12 @@ static const char *text_of(const json_t *object, const char *key, const char *ot
   return text ? text : otherwise;
 }
 
+/* Text from a file, which may hold what a terminal would obey: control characters become '?'. */
+static void print_plain(FILE *out, const char *text) {
+  for (; *text; text++)
+    fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+}
+
 static uint64_t count_of(const json_t *object, const char *key) {
   json_int_t value = json_integer_value(json_object_get(object, key));
   return value > 0 ? (uint64_t)value : 0;
@@ -132,6 +138,8 @@ static void format_process(const json_t *report, char *rank, char *process, size
     snprintf(rank, size, "-");
   snprintf(process, size, "%.40s:%llu", text_of(identity, "host", "?"),
            (unsigned long long)count_of(identity, "pid"));
+  for (char *c = process; *c; c++)
+    if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
 }
 
 #define ROW "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s  %s\n"
@@ -158,8 +166,7 @@ static void print_report(FILE *out, const json_t *report) {
   format_process(report, rank, process, sizeof rank);
   for (size_t c = 0; c < json_array_size(channels); c++)
     print_channel(out, rank, process, json_array_get(channels, c));
-  if (json_array_size(channels) == 0)
-    fprintf(out, "%-5s %-22s %s\n", rank, process, text_of(report, "passive_reason", "no receives seen"));
+  if (json_array_size(channels) == 0) fprintf(out, "%-5s %-22s %s\n", rank, process, "no receives seen");
 }
 
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
@@ -190,6 +197,7 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
 
 /* Counts one line among those said before; lines that many processes say are printed once. */
 static void count_note(json_t *notes, const char *text) {
+  if (!text) return;
   json_int_t before = json_integer_value(json_object_get(notes, text));
   json_object_set_new(notes, text, json_integer(before + 1));
 }
@@ -199,17 +207,20 @@ static bool is_needed_source(const char *name) {
   return strcmp(name, "interposer") == 0 || strcmp(name, "cupti") == 0;
 }
 
+static void note_evidence(json_t *notes, const json_t *source) {
+  const char *name = text_of(source, "name", ""), *reason = text_of(source, "reason", "");
+  bool active = json_is_true(json_object_get(source, "active"));
+  if (!is_needed_source(name) || (active && !reason[0])) return;
+  char text[512];
+  snprintf(text, sizeof text, "%s evidence from %s: %s", active ? "limited" : "no", name,
+           reason[0] ? reason : "?");
+  count_note(notes, text);
+}
+
 static void collect_notes(json_t *notes, const json_t *report) {
   size_t index;
   json_t *entry;
-  json_array_foreach(json_object_get(report, "evidence"), index, entry) {
-    char text[512];
-    if (json_is_true(json_object_get(entry, "active")) || !is_needed_source(text_of(entry, "name", "")))
-      continue;
-    snprintf(text, sizeof text, "no evidence from %s: %s", text_of(entry, "name", ""),
-             text_of(entry, "reason", "?"));
-    count_note(notes, text);
-  }
+  json_array_foreach(json_object_get(report, "evidence"), index, entry) note_evidence(notes, entry);
   json_array_foreach(json_object_get(report, "warnings"), index, entry)
       count_note(notes, json_string_value(entry));
   const char *passive = json_string_value(json_object_get(report, "passive_reason"));
@@ -228,7 +239,8 @@ static void print_notes(FILE *out, const struct rp_read_set *set) {
   json_t *count;
   json_object_foreach(notes, text, count) {
     long long times = json_integer_value(count);
-    fprintf(out, "note: %s", text);
+    fputs("note: ", out);
+    print_plain(out, text);
     fprintf(out, times > 1 ? " (%lld processes)\n" : "\n", times);
   }
   json_decref(notes);

@@ -155,7 +155,7 @@ static json_t *evidence_json(const struct rp_report *report, bool *failed) {
     struct emit emit = emit_begin(failed);
     put_text(&emit, "name", report->evidence[i].name);
     put_bool(&emit, "active", report->evidence[i].active);
-    put_text_or_null(&emit, "reason", report->evidence[i].active ? "" : report->evidence[i].reason);
+    put_text_or_null(&emit, "reason", report->evidence[i].reason);
     append(array, emit.object, failed);
   }
   return array;

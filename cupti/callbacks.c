@@ -1,5 +1,5 @@
-/* CUPTI callbacks to plain operations. Owns the table of driver callback ids: which are taken, at which side of the call,
- * and what their parameter structs mean. Nothing here calls CUDA. */
+/* CUPTI callbacks to plain operations. Owns the table of driver callback ids: which are taken, at which side
+ * of the call, and what their parameter structs mean. Nothing here calls CUDA. */
 #include "cupti/callbacks.h"
 
 #include <cuda.h>
@@ -20,14 +20,15 @@ struct taken {
 
 typedef void handler(const struct taken *call);
 
-static void tell(const struct taken *call, enum rp_event_kind kind, uint64_t address, uint64_t bytes, uint64_t stream,
-                 uint64_t aux) {
-  const struct rp_cuda_op op = {.kind = kind, .address = address, .bytes = bytes, .stream = stream, .aux = aux};
+static void tell(const struct taken *call, enum rp_event_kind kind, uint64_t address, uint64_t bytes,
+                 uint64_t stream, uint64_t aux) {
+  const struct rp_cuda_op op = {
+      .kind = kind, .address = address, .bytes = bytes, .stream = stream, .aux = aux};
   call->sink->op(&op);
 }
 
-static void tell_copy(const struct taken *call, uint64_t to, uint64_t from, uint64_t to_bytes, uint64_t from_bytes,
-                      CUstream stream) {
+static void tell_copy(const struct taken *call, uint64_t to, uint64_t from, uint64_t to_bytes,
+                      uint64_t from_bytes, CUstream stream) {
   const struct rp_cuda_op op = {.kind = RP_EVENT_COPY_READ,
                                 .address = to,
                                 .bytes = to_bytes,
@@ -39,8 +40,8 @@ static void tell_copy(const struct taken *call, uint64_t to, uint64_t from, uint
 
 /* ---- launches ---- */
 
-static void take_launch(const struct taken *call, CUfunction function, uint64_t stream, uint32_t flags, void **params,
-                        void **extra) {
+static void take_launch(const struct taken *call, CUfunction function, uint64_t stream, uint32_t flags,
+                        void **params, void **extra) {
   if (!call->sink->launch_begun()) return;
   const struct rp_cuda_launch launch = {.function = (uint64_t)(uintptr_t)function,
                                         .stream = stream,
@@ -72,12 +73,14 @@ static void on_launch_cooperative(const struct taken *call) {
 
 static void on_graph_launch(const struct taken *call) {
   const cuGraphLaunch_params *p = call->params;
-  tell(call, RP_EVENT_GRAPH_LAUNCH, 0, 0, normal_stream(p->hStream, call->per_thread), (uint64_t)(uintptr_t)p->hGraph);
+  tell(call, RP_EVENT_GRAPH_LAUNCH, 0, 0, normal_stream(p->hStream, call->per_thread),
+       (uint64_t)(uintptr_t)p->hGraph);
 }
 
 /* ---- allocations: told after the call, and only if it succeeded ---- */
 
-static void tell_alloc(const struct taken *call, const CUdeviceptr *address, uint64_t bytes, enum rp_alloc_api api) {
+static void tell_alloc(const struct taken *call, const CUdeviceptr *address, uint64_t bytes,
+                       enum rp_alloc_api api) {
   if (address && *address) tell(call, RP_EVENT_ALLOC, *address, bytes, 0, api);
 }
 
@@ -118,7 +121,8 @@ static void on_free(const struct taken *call) {
 
 static void on_free_async(const struct taken *call) {
   const cuMemFreeAsync_params *p = call->params;
-  if (p->dptr) tell(call, RP_EVENT_FREE, p->dptr, 0, normal_stream(p->hStream, call->per_thread), RP_ALLOC_ASYNC);
+  if (p->dptr)
+    tell(call, RP_EVENT_FREE, p->dptr, 0, normal_stream(p->hStream, call->per_thread), RP_ALLOC_ASYNC);
 }
 
 static void on_unmap(const struct taken *call) {
@@ -190,8 +194,10 @@ static bool device_side(CUmemorytype type) {
 static void take_copy_2d(const struct taken *call, const CUDA_MEMCPY2D *c, CUstream stream) {
   if (!c) return;
   bool to_device = device_side(c->dstMemoryType), from_device = device_side(c->srcMemoryType);
-  uint64_t to = c->dstMemoryType == CU_MEMORYTYPE_UNIFIED && !c->dstDevice ? (uintptr_t)c->dstHost : c->dstDevice;
-  uint64_t from = c->srcMemoryType == CU_MEMORYTYPE_UNIFIED && !c->srcDevice ? (uintptr_t)c->srcHost : c->srcDevice;
+  uint64_t to =
+      c->dstMemoryType == CU_MEMORYTYPE_UNIFIED && !c->dstDevice ? (uintptr_t)c->dstHost : c->dstDevice;
+  uint64_t from =
+      c->srcMemoryType == CU_MEMORYTYPE_UNIFIED && !c->srcDevice ? (uintptr_t)c->srcHost : c->srcDevice;
   tell_copy(call, to_device ? to + c->dstY * c->dstPitch + c->dstXInBytes : 0,
             from_device ? from + c->srcY * c->srcPitch + c->srcXInBytes : 0,
             to_device ? span(c->dstPitch, c->WidthInBytes, c->Height) : 0,
@@ -239,24 +245,25 @@ static void on_copy_batch_v2(const struct taken *call) {
 
 /* ---- memsets: one handler per element size and shape ---- */
 
-#define MEMSET_HANDLERS(bits)                                                                                          \
-  static void on_memset_##bits##_async(const struct taken *call) {                                                     \
-    const cuMemsetD##bits##Async_params *p = call->params;                                                             \
-    tell(call, RP_EVENT_MEMSET, p->dstDevice, p->N * (bits / 8), normal_stream(p->hStream, call->per_thread), 0);      \
-  }                                                                                                                    \
-  static void on_memset_##bits(const struct taken *call) {                                                             \
-    const cuMemsetD##bits##_v2_params *p = call->params;                                                               \
-    tell(call, RP_EVENT_MEMSET, p->dstDevice, p->N * (bits / 8), normal_stream(NULL, call->per_thread), 0);            \
-  }                                                                                                                    \
-  static void on_memset_2d_##bits##_async(const struct taken *call) {                                                  \
-    const cuMemsetD2D##bits##Async_params *p = call->params;                                                           \
-    tell(call, RP_EVENT_MEMSET, p->dstDevice, span(p->dstPitch, p->Width * (bits / 8), p->Height),                     \
-         normal_stream(p->hStream, call->per_thread), 0);                                                              \
-  }                                                                                                                    \
-  static void on_memset_2d_##bits(const struct taken *call) {                                                          \
-    const cuMemsetD2D##bits##_v2_params *p = call->params;                                                             \
-    tell(call, RP_EVENT_MEMSET, p->dstDevice, span(p->dstPitch, p->Width * (bits / 8), p->Height),                     \
-         normal_stream(NULL, call->per_thread), 0);                                                                    \
+#define MEMSET_HANDLERS(bits)                                                                                \
+  static void on_memset_##bits##_async(const struct taken *call) {                                           \
+    const cuMemsetD##bits##Async_params *p = call->params;                                                   \
+    tell(call, RP_EVENT_MEMSET, p->dstDevice, p->N *(bits / 8), normal_stream(p->hStream, call->per_thread), \
+         0);                                                                                                 \
+  }                                                                                                          \
+  static void on_memset_##bits(const struct taken *call) {                                                   \
+    const cuMemsetD##bits##_v2_params *p = call->params;                                                     \
+    tell(call, RP_EVENT_MEMSET, p->dstDevice, p->N *(bits / 8), normal_stream(NULL, call->per_thread), 0);   \
+  }                                                                                                          \
+  static void on_memset_2d_##bits##_async(const struct taken *call) {                                        \
+    const cuMemsetD2D##bits##Async_params *p = call->params;                                                 \
+    tell(call, RP_EVENT_MEMSET, p->dstDevice, span(p->dstPitch, p->Width *(bits / 8), p->Height),            \
+         normal_stream(p->hStream, call->per_thread), 0);                                                    \
+  }                                                                                                          \
+  static void on_memset_2d_##bits(const struct taken *call) {                                                \
+    const cuMemsetD2D##bits##_v2_params *p = call->params;                                                   \
+    tell(call, RP_EVENT_MEMSET, p->dstDevice, span(p->dstPitch, p->Width *(bits / 8), p->Height),            \
+         normal_stream(NULL, call->per_thread), 0);                                                          \
   }
 MEMSET_HANDLERS(8)
 MEMSET_HANDLERS(16)
@@ -267,12 +274,14 @@ MEMSET_HANDLERS(32)
 
 static void on_event_record(const struct taken *call) {
   const cuEventRecord_params *p = call->params; /* cuEventRecordWithFlags begins with the same members */
-  tell(call, RP_EVENT_EVENT_RECORD, 0, 0, normal_stream(p->hStream, call->per_thread), (uint64_t)(uintptr_t)p->hEvent);
+  tell(call, RP_EVENT_EVENT_RECORD, 0, 0, normal_stream(p->hStream, call->per_thread),
+       (uint64_t)(uintptr_t)p->hEvent);
 }
 
 static void on_stream_wait(const struct taken *call) {
   const cuStreamWaitEvent_params *p = call->params;
-  tell(call, RP_EVENT_STREAM_WAIT, 0, 0, normal_stream(p->hStream, call->per_thread), (uint64_t)(uintptr_t)p->hEvent);
+  tell(call, RP_EVENT_STREAM_WAIT, 0, 0, normal_stream(p->hStream, call->per_thread),
+       (uint64_t)(uintptr_t)p->hEvent);
 }
 
 static void on_context_sync(const struct taken *call) {
@@ -306,9 +315,13 @@ struct wanted {
 };
 
 #define ID(name) CUPTI_DRIVER_TRACE_CBID_##name
-#define PLAIN(name, side, handle) {ID(name), side, false, handle}
+#define PLAIN(name, side, handle)                                                                            \
+  { ID(name), side, false, handle }
 /* A call that takes a stream, and its twin for the per-thread default stream. */
-#define TWINS(name, suffix, side, handle) {ID(name), side, false, handle}, {ID(name##suffix), side, true, handle}
+#define TWINS(name, suffix, side, handle)                                                                    \
+  {ID(name), side, false, handle}, {                                                                         \
+    ID(name##suffix), side, true, handle                                                                     \
+  }
 
 static const struct wanted wanted[] = {
     TWINS(cuLaunchKernel, _ptsz, BEFORE, on_launch),
@@ -364,13 +377,14 @@ static const struct wanted wanted[] = {
 
 #define WANTED_COUNT (sizeof wanted / sizeof wanted[0])
 
-/* Position in `wanted` plus one, by callback id; filled before the first id is enabled, read-only afterwards. */
+/* Position in `wanted` plus one, by callback id; filled before the first id is enabled, read-only afterwards.
+ */
 static uint8_t position[1024];
 _Static_assert(WANTED_COUNT < 255, "positions fit one byte");
 _Static_assert(CUPTI_DRIVER_TRACE_CBID_SIZE < sizeof position, "ids of these headers fit the table");
 
-void rp_callbacks_enable(void (*enable)(void *context, CUpti_CallbackDomain domain, CUpti_CallbackId id), void *context,
-                         bool nvtx) {
+void rp_callbacks_enable(void (*enable)(void *context, CUpti_CallbackDomain domain, CUpti_CallbackId id),
+                         void *context, bool nvtx) {
   for (size_t i = 0; i < WANTED_COUNT; i++)
     position[wanted[i].id] = (uint8_t)(i + 1);
   for (size_t i = 0; i < WANTED_COUNT; i++)
@@ -387,12 +401,15 @@ void rp_callbacks_enable(void (*enable)(void *context, CUpti_CallbackDomain doma
   enable(context, CUPTI_CB_DOMAIN_NVTX, CUPTI_CBID_NVTX_nvtxDomainRangePop);
 }
 
-static void take_driver(const struct rp_cuda_sink *sink, CUpti_CallbackId id, const CUpti_CallbackData *data) {
+static void take_driver(const struct rp_cuda_sink *sink, CUpti_CallbackId id,
+                        const CUpti_CallbackData *data) {
   if (id >= sizeof position || position[id] == 0) return;
   const struct wanted *want = &wanted[position[id] - 1];
   bool entering = data->callbackSite == CUPTI_API_ENTER;
   if (entering != (want->side == BEFORE)) return;
-  if (!entering && (!data->functionReturnValue || *(const CUresult *)data->functionReturnValue != CUDA_SUCCESS)) return;
+  if (!entering &&
+      (!data->functionReturnValue || *(const CUresult *)data->functionReturnValue != CUDA_SUCCESS))
+    return;
   if (!data->functionParams && want->handle != on_context_sync) return;
   if (!sink->enter()) return;
   const struct taken call = {sink, data, data->functionParams, want->per_thread};
@@ -417,10 +434,14 @@ static void take_resource(const struct rp_cuda_sink *sink, CUpti_CallbackId id) 
   }
 }
 
-void CUPTIAPI rp_callbacks_take(void *userdata, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void *data) {
+void CUPTIAPI rp_callbacks_take(void *userdata, CUpti_CallbackDomain domain, CUpti_CallbackId id,
+                                const void *data) {
   const struct rp_cuda_sink *sink = userdata;
   if (!data || rp_driver_in_query()) return;
-  if (domain == CUPTI_CB_DOMAIN_DRIVER_API) take_driver(sink, id, data);
-  else if (domain == CUPTI_CB_DOMAIN_RESOURCE) take_resource(sink, id);
-  else if (domain == CUPTI_CB_DOMAIN_NVTX) rp_callbacks_take_nvtx(sink, id, data);
+  if (domain == CUPTI_CB_DOMAIN_DRIVER_API)
+    take_driver(sink, id, data);
+  else if (domain == CUPTI_CB_DOMAIN_RESOURCE)
+    take_resource(sink, id);
+  else if (domain == CUPTI_CB_DOMAIN_NVTX)
+    rp_callbacks_take_nvtx(sink, id, data);
 }

@@ -1,11 +1,11 @@
 /** @file cuda_side.h
- * All that the rest of recvpool sees of CUDA and CUPTI: plain integers in, plain integers out. Nothing here includes a
- * CUDA header.
+ * All that the rest of recvpool sees of CUDA and CUPTI: plain integers in, plain integers out. Nothing here
+ * includes a CUDA header.
  *
  *   CUPTI callback, or a hook of the interposer  ->  rp_cuda_op / rp_cuda_launch  ->  sink (agent)
  *
- * The rule of the house: no call that changes CUDA state is made from a callback. What is asked of the driver here is
- * queries only, guarded against re-entry.
+ * The rule of the house: no call that changes CUDA state is made from a callback. What is asked of the driver
+ * here is queries only, guarded against re-entry.
  */
 #ifndef RP_CUPTI_CUDA_SIDE_H
 #define RP_CUPTI_CUDA_SIDE_H
@@ -59,18 +59,20 @@ struct rp_cuda_launch {
   void **extra;         /**< packed buffer */
 };
 
-/** Which ranges count as receive buffers. `low` and `high` bound all of them and are read relaxed on every word. */
+/** Which ranges count as receive buffers. `low` and `high` bound all of them and are read relaxed on every
+ * word. */
 struct rp_scan_filter {
   const _Atomic uint64_t *low, *high;
   /** Whether a receive buffer overlaps [begin, end). No lock, no allocation. */
   bool (*overlaps)(uint64_t begin, uint64_t end);
 };
 
-/** Told of what happens; every function is called on the thread that made the call, possibly inside a CUPTI callback,
- *  so none may call CUDA. */
+/** Told of what happens; every function is called on the thread that made the call, possibly inside a CUPTI
+ * callback, so none may call CUDA. */
 struct rp_cuda_sink {
   struct rp_scan_filter filter;
-  /** A callback begins; false: ignore it (off, or the agent's own call). Each true is answered by one `leave`. */
+  /** A callback begins; false: ignore it (off, or the agent's own call). Each true is answered by one
+   * `leave`. */
   bool (*enter)(void);
   void (*leave)(void);
   /** A launch begins; false: it is NCCL's own and names nothing of interest. */
@@ -95,7 +97,8 @@ rp_status rp_driver_open(void);
 const char *rp_driver_path(void);
 /** Version the driver reports (12040, 13000 …), 0 if unknown. A query; not for callbacks. */
 int rp_driver_version(void);
-/** Largest major CUDA version that the mapped driver can serve, judged by its file name; 0 if it does not tell. */
+/** Largest major CUDA version that the mapped driver can serve, judged by its file name; 0 if it does not
+ * tell. */
 int rp_driver_major_from_path(const char *path);
 /** Ordinal of the calling thread's current device, -1 if there is none. Query; safe in callbacks. */
 int rp_driver_current_device(void);
@@ -116,11 +119,13 @@ struct rp_param_layout {
   uint32_t offset, size;
 };
 
-/** The pure half: collects the aligned 8-byte words of a launch, marks those that lie in receive buffers. `layout` may
- *  be NULL (then only `extra` can be read). True if at least one does; `out` is untouched otherwise. */
+/** The pure half: collects the aligned 8-byte words of a launch, marks those that lie in receive buffers.
+ * `layout` may be NULL (then only `extra` can be read). True if at least one does; `out` is untouched
+ * otherwise. */
 bool rp_launch_collect(const struct rp_param_layout *layout, size_t layout_count, void *const *params,
                        void *const *extra, const struct rp_scan_filter *filter, struct rp_launch_words *out);
-/** The same for a launch of the live process: looks the layout up in the cache, asking the driver the first time. */
+/** The same for a launch of the live process: looks the layout up in the cache, asking the driver the first
+ * time. */
 bool rp_launch_scan(const struct rp_cuda_launch *launch, const struct rp_scan_filter *filter,
                     struct rp_launch_words *out);
 /** Whether the packed buffer of `extra` is complete; its bytes and start. Tolerates odd and missing pairs. */
@@ -147,10 +152,12 @@ uint64_t rp_driver_config_stream(const void *config, uint32_t *event_flags);
 
 /* ---- CUPTI ---- */
 
-/** Finds libcupti, subscribes and enables the callbacks that recvpool needs. `runtime_path` is the mapped libcudart or
+/** Finds libcupti, subscribes and enables the callbacks that recvpool needs. `runtime_path` is the mapped
+ * libcudart or
  *  "". On failure `reason` says why in words for the report: RP_ERROR_UNAVAILABLE (not found or unusable),
  *  RP_ERROR_BUSY (another tool holds the subscription, named). Makes no CUDA call. Call it once. */
-rp_status rp_cupti_start(const struct rp_cuda_sink *sink, const char *runtime_path, char *reason, size_t reason_size);
+rp_status rp_cupti_start(const struct rp_cuda_sink *sink, const char *runtime_path, char *reason,
+                         size_t reason_size);
 /** Gives the subscription back. Not from a callback. */
 void rp_cupti_stop(void);
 /** Whether this process's launches come through CUPTI. Cheap. */

@@ -1,6 +1,7 @@
-/* Finds libcupti, subscribes and enables. Owns the subscription. Order of search: a copy that is mapped already; the
- * version of the mapped runtime, beside it and in the places a toolkit or a wheel keeps CUPTI; the loader's path. Never
- * one that is newer than the driver, and never visible to others (RTLD_LOCAL): a global libcupti would switch NVTX on. */
+/* Finds libcupti, subscribes and enables. Owns the subscription. Order of search: a copy that is mapped
+ * already; the version of the mapped runtime, beside it and in the places a toolkit or a wheel keeps CUPTI;
+ * the loader's path. Never one that is newer than the driver, and never visible to others (RTLD_LOCAL): a
+ * global libcupti would switch NVTX on. */
 #include <cupti.h>
 #include <dlfcn.h>
 #include <limits.h>
@@ -13,7 +14,8 @@
 #include "cupti/callbacks.h"
 #include "cupti/cuda_side.h"
 
-/* cuptiSubscribe_v2's parameters with the member that CUDA 13.2 added; structSize says how much of it is meant. */
+/* cuptiSubscribe_v2's parameters with the member that CUDA 13.2 added; structSize says how much of it is
+ * meant. */
 struct subscriber_params {
   size_t struct_size;
   const char *name;
@@ -29,9 +31,11 @@ struct subscriber_params {
 static struct {
   CUptiResult(CUPTIAPI *get_version)(uint32_t *);
   CUptiResult(CUPTIAPI *subscribe)(CUpti_SubscriberHandle *, CUpti_CallbackFunc, void *);
-  CUptiResult(CUPTIAPI *subscribe_v2)(CUpti_SubscriberHandle *, CUpti_CallbackFunc, void *, struct subscriber_params *);
+  CUptiResult(CUPTIAPI *subscribe_v2)(CUpti_SubscriberHandle *, CUpti_CallbackFunc, void *,
+                                      struct subscriber_params *);
   CUptiResult(CUPTIAPI *unsubscribe)(CUpti_SubscriberHandle);
-  CUptiResult(CUPTIAPI *enable_callback)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain, CUpti_CallbackId);
+  CUptiResult(CUPTIAPI *enable_callback)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain,
+                                         CUpti_CallbackId);
   CUptiResult(CUPTIAPI *result_string)(CUptiResult, const char **);
 } cupti;
 
@@ -57,17 +61,14 @@ static void *open_mapped(void) {
 
 /* Beside the mapped runtime, in the layouts of the toolkit and of the wheels. */
 static void *open_beside_runtime(const char *runtime_path, int major) {
-  static const char *const folders[] = {"",
-                                        "../extras/CUPTI/lib64/",
-                                        "../../../extras/CUPTI/lib64/",
-                                        "../../cuda_cupti/lib/",
-                                        "../../cu13/lib/"};
+  static const char *const folders[] = {"", "../extras/CUPTI/lib64/", "../../../extras/CUPTI/lib64/",
+                                        "../../cuda_cupti/lib/", "../../cu13/lib/"};
   const char *slash = strrchr(runtime_path, '/');
   if (!slash) return NULL;
   for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
     char file[PATH_MAX];
-    int length = snprintf(file, sizeof file, "%.*s/%slibcupti.so.%d", (int)(slash - runtime_path), runtime_path,
-                          folders[i], major);
+    int length = snprintf(file, sizeof file, "%.*s/%slibcupti.so.%d", (int)(slash - runtime_path),
+                          runtime_path, folders[i], major);
     if (length < 0 || (size_t)length >= sizeof file) continue;
     void *handle = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
     if (handle) return handle;
@@ -95,7 +96,8 @@ static void *open_any(const char *runtime_path) {
 
 static void fill_table(void *handle) {
   struct link_map *map = NULL;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name) snprintf(path, sizeof path, "%s", map->l_name);
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name)
+    snprintf(path, sizeof path, "%s", map->l_name);
   *(void **)&cupti.get_version = dlsym(handle, "cuptiGetVersion");
   *(void **)&cupti.subscribe = dlsym(handle, "cuptiSubscribe");
   *(void **)&cupti.subscribe_v2 = dlsym(handle, "cuptiSubscribe_v2");
@@ -106,7 +108,8 @@ static void fill_table(void *handle) {
   if (cupti.get_version && cupti.get_version(&number) == CUPTI_SUCCESS) version = (int)number;
 }
 
-static CUptiResult subscribe_v2(const struct rp_cuda_sink *sink, bool allow_multiple, char *old_name, size_t old_size) {
+static CUptiResult subscribe_v2(const struct rp_cuda_sink *sink, bool allow_multiple, char *old_name,
+                                size_t old_size) {
   struct subscriber_params params = {.struct_size = allow_multiple ? PARAMS_13_2 : PARAMS_13_0,
                                      .name = "recvpool",
                                      .old_name = old_name,
@@ -128,12 +131,14 @@ static CUptiResult subscribe(const struct rp_cuda_sink *sink, char *old_name, si
 
 static rp_status explain(CUptiResult result, const char *old_name, char *reason, size_t reason_size) {
   if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED || result == CUPTI_ERROR_MAX_LIMIT_REACHED) {
-    snprintf(reason, reason_size, "CUPTI is held by another tool (%s)", old_name[0] ? old_name : "name unknown");
+    snprintf(reason, reason_size, "CUPTI is held by another tool (%s)",
+             old_name[0] ? old_name : "name unknown");
     return RP_ERROR_BUSY;
   }
   const char *text = NULL;
   if (cupti.result_string) (void)cupti.result_string(result, &text);
-  snprintf(reason, reason_size, "CUPTI subscription failed: %s (%d)", text ? text : "unknown error", (int)result);
+  snprintf(reason, reason_size, "CUPTI subscription failed: %s (%d)", text ? text : "unknown error",
+           (int)result);
   return RP_ERROR_UNAVAILABLE;
 }
 
@@ -148,7 +153,8 @@ static bool nvtx_is_routed(void) {
   return injection && strstr(injection, "libcupti") != NULL;
 }
 
-rp_status rp_cupti_start(const struct rp_cuda_sink *sink, const char *runtime_path, char *reason, size_t reason_size) {
+rp_status rp_cupti_start(const struct rp_cuda_sink *sink, const char *runtime_path, char *reason,
+                         size_t reason_size) {
   (void)rp_driver_open();
   void *handle = open_any(runtime_path);
   if (!handle) {

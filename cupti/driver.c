@@ -1,5 +1,5 @@
-/* The driver: the mapped copy of libcuda.so.1, and the few queries that are asked of it. Owns the table of its function
- * pointers and the thread-local guard that marks the agent's own queries. */
+/* The driver: the mapped copy of libcuda.so.1, and the few queries that are asked of it. Owns the table of
+ * its function pointers and the thread-local guard that marks the agent's own queries. */
 #include "cupti/cuda_side.h"
 
 #include <cuda.h>
@@ -19,7 +19,7 @@ struct rp_driver_table rp_driver;
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool opened;
 static char driver_path[PATH_MAX];
-static _Thread_local uint8_t query_depth;
+static _Thread_local uint8_t query_depth __attribute__((tls_model("initial-exec")));
 
 static void remember_path(void *handle) {
   struct link_map *map = NULL;
@@ -130,7 +130,8 @@ rp_status rp_driver_device_info(int ordinal, char *name, size_t name_size, uint6
   name[0] = '\0';
   if (result == CUDA_SUCCESS && rp_driver.device_get_name)
     result = rp_driver.device_get_name(name, (int)name_size, device);
-  if (result == CUDA_SUCCESS && rp_driver.device_total_mem) result = rp_driver.device_total_mem(&bytes, device);
+  if (result == CUDA_SUCCESS && rp_driver.device_total_mem)
+    result = rp_driver.device_total_mem(&bytes, device);
   rp_query_end();
   if (result != CUDA_SUCCESS) return RP_ERROR_UNAVAILABLE;
   *total_bytes = bytes;
@@ -150,4 +151,3 @@ bool rp_driver_function_name(uint64_t function, char *out, size_t out_size) {
   snprintf(out, out_size, "%s", name);
   return true;
 }
-

@@ -1,5 +1,5 @@
-/* Launch arguments: which words of a launch name a receive buffer. Owns nothing but the reading; layouts come from
- * layout_cache.c. On the miss path there is no lock and no allocation. */
+/* Launch arguments: which words of a launch name a receive buffer. Owns nothing but the reading; layouts come
+ * from layout_cache.c. On the miss path there is no lock and no allocation. */
 #include "cupti/cuda_side.h"
 
 #include <cuda.h>
@@ -19,9 +19,12 @@ bool rp_launch_extra(void *const *extra, const unsigned char **buffer, size_t *b
     void *key = extra[2 * pair];
     if (key == CU_LAUNCH_PARAM_END) break;
     void *value = extra[2 * pair + 1];
-    if (key == CU_LAUNCH_PARAM_BUFFER_POINTER) found = value;
-    else if (key == CU_LAUNCH_PARAM_BUFFER_SIZE) size = value;
-    else break; /* unknown key: the meaning of what follows is unknown too */
+    if (key == CU_LAUNCH_PARAM_BUFFER_POINTER)
+      found = value;
+    else if (key == CU_LAUNCH_PARAM_BUFFER_SIZE)
+      size = value;
+    else
+      break; /* unknown key: the meaning of what follows is unknown too */
   }
   if (!found || !size || *size == 0) return false;
   *buffer = found;
@@ -35,7 +38,8 @@ static inline uint64_t load_word(const unsigned char *at) {
   return word;
 }
 
-static inline bool word_hits(uint64_t word, uint64_t low, uint64_t high, const struct rp_scan_filter *filter) {
+static inline bool word_hits(uint64_t word, uint64_t low, uint64_t high,
+                             const struct rp_scan_filter *filter) {
   return word >= low && word < high && filter->overlaps(word, word + 1);
 }
 
@@ -61,13 +65,15 @@ static void add_bytes(const unsigned char *data, uint32_t offset, size_t size, u
       out->dropped++;
       continue;
     }
-    out->words[out->count++] = (struct rp_launch_word){.value = word, .offset = offset + (uint32_t)at, .hit = hit};
+    out->words[out->count++] =
+        (struct rp_launch_word){.value = word, .offset = offset + (uint32_t)at, .hit = hit};
   }
 }
 
 static __attribute__((noinline)) void add_params(const struct rp_param_layout *layout, size_t count,
                                                  void *const *params, uint64_t low, uint64_t high,
-                                                 const struct rp_scan_filter *filter, struct rp_launch_words *out) {
+                                                 const struct rp_scan_filter *filter,
+                                                 struct rp_launch_words *out) {
   for (size_t i = 0; i < count; i++)
     if (params[i]) add_bytes(params[i], layout[i].offset, layout[i].size, low, high, filter, out);
 }
@@ -93,8 +99,10 @@ bool rp_launch_collect(const struct rp_param_layout *layout, size_t layout_count
   struct rp_launch_words *words = out;
   words->count = 0;
   words->dropped = 0;
-  if (packed) add_bytes(buffer, 0, bytes, low, high, filter, words);
-  else add_params(layout, layout_count, params, low, high, filter, words);
+  if (packed)
+    add_bytes(buffer, 0, bytes, low, high, filter, words);
+  else
+    add_params(layout, layout_count, params, low, high, filter, words);
   return any_hit(words); /* false if a range went away in between, or lies beyond what fits */
 }
 
@@ -111,6 +119,6 @@ bool rp_launch_scan(const struct rp_cuda_launch *launch, const struct rp_scan_fi
 }
 
 bool rp_launch_is_nccl(const char *symbol) {
-  return symbol && (strstr(symbol, "ncclDevKernel") || strstr(symbol, "ncclKernel") || strstr(symbol, "ncclSymk") ||
-                    strstr(symbol, "ncclSymDevKernel"));
+  return symbol && (strstr(symbol, "ncclDevKernel") || strstr(symbol, "ncclKernel") ||
+                    strstr(symbol, "ncclSymk") || strstr(symbol, "ncclSymDevKernel"));
 }

@@ -1,6 +1,6 @@
-/* Parameter layouts by function handle. Owns a fixed open-addressing table of pointers to immutable layouts, and the
- * arena they live in. Readers take no lock; writers publish with one compare-and-swap. An unload only raises the
- * generation: layouts of an older one are asked for anew, their old memory is left where it is. */
+/* Parameter layouts by function handle. Owns a fixed open-addressing table of pointers to immutable layouts,
+ * and the arena they live in. Readers take no lock; writers publish with one compare-and-swap. An unload only
+ * raises the generation: layouts of an older one are asked for anew, their old memory is left where it is. */
 #include "cupti/layout_cache.h"
 
 #include <stdatomic.h>
@@ -27,7 +27,8 @@ static size_t slot_of(uint64_t function, size_t probe) {
   return (size_t)((hash >> 40) + probe) & (TABLE_SLOTS - 1);
 }
 
-/* Asks the driver; both kinds of handle occur. Count stays 0 for a kernel without parameters, which is an answer. */
+/* Asks the driver; both kinds of handle occur. Count stays 0 for a kernel without parameters, which is an
+ * answer. */
 static bool ask_driver(uint64_t function, struct rp_layout *out) {
   if (rp_driver_open() != RP_OK) return false;
   bool as_kernel = rp_driver.func_get_param_info == NULL;
@@ -78,7 +79,8 @@ static void publish(const struct rp_layout *layout) {
     _Atomic(const struct rp_layout *) *slot = &table[slot_of(layout->function, probe)];
     const struct rp_layout *old = atomic_load_explicit(slot, memory_order_acquire);
     if (old && old->generation == layout->generation) continue;
-    if (atomic_compare_exchange_strong_explicit(slot, &old, layout, memory_order_release, memory_order_relaxed))
+    if (atomic_compare_exchange_strong_explicit(slot, &old, layout, memory_order_release,
+                                                memory_order_relaxed))
       return;
   }
 }

@@ -1,4 +1,5 @@
-/* NVTX ranges, where a framework emits them and has routed them to CUPTI itself: text of each push, and pops. */
+/* NVTX ranges, where a framework emits them and has routed them to CUPTI itself: text of each push, and pops.
+ */
 #include <cupti.h>
 #include <generated_nvtx_meta.h>
 
@@ -23,7 +24,8 @@ static const char *pushed_text(CUpti_CallbackId id, const void *params) {
   }
 }
 
-void rp_callbacks_take_nvtx(const struct rp_cuda_sink *sink, CUpti_CallbackId id, const CUpti_NvtxData *data) {
+void rp_callbacks_take_nvtx(const struct rp_cuda_sink *sink, CUpti_CallbackId id,
+                            const CUpti_NvtxData *data) {
   bool pop = id == CUPTI_CBID_NVTX_nvtxRangePop || id == CUPTI_CBID_NVTX_nvtxDomainRangePop;
   const char *text = pop || !data->functionParams ? NULL : pushed_text(id, data->functionParams);
   if (!pop && !text) text = ""; /* a push that a pop will answer, without text that can be read */

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "recvpool/plan.h"
+
 struct entry {
   uint64_t key;
   uint32_t index;

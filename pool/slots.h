@@ -31,9 +31,4 @@ rp_status rp_slots_assign(const struct rp_interval *intervals, size_t count, uin
 rp_status rp_slots_assign_sizes(const struct rp_interval *intervals, const uint64_t *bytes, size_t count,
                                 uint32_t *slot, uint64_t *slot_bytes, struct rp_slots *out);
 
-/** Ring size of existing practice for 1F1B: max(2, min(N, max(1, stages - stage) + slack)), the same in both
- * directions. RP_ERROR_INVALID: no such stage, no microbatch, or negative slack. */
-rp_status rp_ring_size_1f1b(int32_t stages, int32_t stage, int32_t microbatches, int32_t slack,
-                            uint32_t *slots);
-
 #endif

@@ -37,6 +37,6 @@ class RealLibrariesTest(support.TestCase):
         self.assertFalse(evidence["cupti"]["active"])
         self.assertTrue(evidence["cupti"]["reason"])
         self.assertIsNone(report["versions"]["cuda_driver"]["version"])
-        self.assertEqual(report["versions"]["nccl"]["path"], os.path.realpath(LIBRARIES[1]))
+        self.assertEqual(os.path.realpath(report["versions"]["nccl"]["path"]), os.path.realpath(LIBRARIES[1]))
         self.assertGreater(report["versions"]["nccl"]["version"], 22000)
         self.assertEqual(report["channels"], [])

@@ -92,6 +92,21 @@ class ReportCommandTest(support.TestCase):
         self.assertEqual([[p["process"]["pid"] for p in job["processes"]] for job in document["jobs"]],
                          [[1000, 1001], [77, 78]])
 
+    def test_text_cannot_steer_a_terminal(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        with open(path) as file:
+            report = json.load(file)
+        report["process"]["host"] = "\x1b[2Jhost"
+        report["warnings"] = ["one\ntwo\x07"]
+        report["passive_reason"] = "\x1b]0;title\x07"
+        with open(path, "w") as file:
+            json.dump(report, file)
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual([c for c in result.stdout if c < " " and c != "\n"], [])
+        self.assertIn("one?two?", result.stdout)
+
     def test_no_report_is_an_error(self):
         os.mkdir(self.reports_dir)
         result = self.report(self.reports_dir)

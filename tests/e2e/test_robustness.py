@@ -84,6 +84,15 @@ class RobustnessTest(support.TestCase):
         self.assertEqual(sum(channel["transfers"] for channel in report["channels"]), 16)
         self.assertIsNotNone(report["versions"]["nccl"]["version"])
 
+    def test_nccl_found_by_dlsym(self):
+        self.check_same([os.path.join(PROGRAMS, "late_dlsym")], warnings=1)
+        report, = self.read_reports()
+        sources = {entry["name"]: entry for entry in report["evidence"]}
+        self.assertIn("dlsym", sources["interposer"]["reason"])
+        # only NCCL itself tells of these receives, and it does so after their launch
+        self.assertTrue(sources["nccl_profiler"]["active"])
+        self.assertEqual(report["events"]["by_kind"]["recv"], 6)
+
     def test_quick_exit_and_abort(self):
         # no exit hook runs here: a report is what the last interval wrote, if there was one
         self.check_same([PROGRAM, "quick_exit"])

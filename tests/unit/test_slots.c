@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "pool/slots.h"
+#include "recvpool/plan.h"
 
 #define CASES 10000
 #define MOST 40

@@ -16,7 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static _Thread_local struct {
   int device;
-  CUcontext bound; /* what this runtime made current, and when */
+  uint64_t bound; /* context that this runtime made current, and when; 0 = none */
   int bound_device;
   unsigned generation;
 } thread;
@@ -45,42 +45,62 @@ static cudaError_t primary_get(int device, CUcontext *context, unsigned *generat
   return extra ? RT(cuDevicePrimaryCtxRelease, device) : cudaSuccess;
 }
 
+struct current {
+  uint64_t id; /* of the context, 0 = none */
+  int device;
+};
+
+/* Asked at every call, so where it can be in a way that no tool sees: the real runtime keeps this to itself
+ * as well. */
+static cudaError_t current_get(struct current *current) {
+  *current = (struct current){0};
+  const struct rpsim_tools *tools = rt_tools();
+  uint32_t id;
+  if (tools) {
+    if (tools->context_id(NULL, &id, &current->device)) current->id = (uint64_t)id + 1;
+    return cudaSuccess;
+  }
+  CUcontext context = NULL;
+  cudaError_t error = RT(cuCtxGetCurrent, &context);
+  if (error || !context) return error;
+  current->id = (uintptr_t)context;
+  return RT(cuCtxGetDevice, &current->device);
+}
+
 static cudaError_t primary_bind(int device) {
   CUcontext context;
   unsigned generation;
+  struct current current;
   cudaError_t error = primary_get(device, &context, &generation);
   if (!error) error = RT(cuCtxSetCurrent, context);
+  if (!error) error = current_get(&current);
   if (error) return error;
-  thread.bound = context;
+  thread.bound = current.id;
   thread.bound_device = device;
   thread.generation = generation;
   return cudaSuccess;
 }
 
-static bool bound_is_stale(void) {
+/* Is there a current context, and not one that a reset has taken away? */
+static bool current_usable(const struct current *current) {
+  if (!current->id || current->id != thread.bound) return current->id != 0;
   pthread_mutex_lock(&lock);
-  bool stale = primaries[thread.bound_device].generation != thread.generation;
+  bool usable = primaries[thread.bound_device].generation == thread.generation;
   pthread_mutex_unlock(&lock);
-  return stale;
+  return usable;
 }
 
 cudaError_t rt_context_ensure(void) {
-  CUcontext current = NULL;
-  cudaError_t error = RT(cuCtxGetCurrent, &current);
-  if (error) return error;
-  if (current && (current != thread.bound || !bound_is_stale())) return cudaSuccess;
+  struct current current;
+  cudaError_t error = current_get(&current);
+  if (error || current_usable(&current)) return error;
   return primary_bind(thread.device);
 }
 
 cudaError_t rt_context_device(int *device) {
-  CUcontext current = NULL;
-  CUdevice found;
-  cudaError_t error = RT(cuCtxGetCurrent, &current);
-  if (error) return error;
-  *device = thread.device;
-  if (!current || (current == thread.bound && bound_is_stale())) return cudaSuccess;
-  error = RT(cuCtxGetDevice, &found);
-  if (!error) *device = found;
+  struct current current;
+  cudaError_t error = current_get(&current);
+  if (!error) *device = current_usable(&current) ? current.device : thread.device;
   return error;
 }
 
@@ -182,12 +202,13 @@ cudaError_t impl_cudaDeviceDisablePeerAccess(int peer) {
   return error ? error : RT(cuCtxDisablePeerAccess, context);
 }
 
+/* Nothing profiles by these here; a driver without them is fine. */
 cudaError_t impl_cudaProfilerStart(void) {
-  return RT(cuProfilerStart);
+  return rt_driver->cuProfilerStart ? RT(cuProfilerStart) : cudaSuccess;
 }
 
 cudaError_t impl_cudaProfilerStop(void) {
-  return RT(cuProfilerStop);
+  return rt_driver->cuProfilerStop ? RT(cuProfilerStop) : cudaSuccess;
 }
 
 cudaError_t rt_primary_context(int device, CUcontext *context) {

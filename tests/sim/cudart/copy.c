@@ -79,6 +79,52 @@ cudaError_t impl_cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, 
   return RT(cuMemcpy2DAsync, &copy, stream);
 }
 
+/* Arrays are not simulated; each side is pitched memory. */
+static cudaError_t copy_3d(CUDA_MEMCPY3D *copy, const struct cudaMemcpy3DParms *params) {
+  if (!params || params->srcArray || params->dstArray) return cudaErrorInvalidValue;
+  if (params->kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+  if (params->extent.width > params->srcPtr.pitch || params->extent.width > params->dstPtr.pitch)
+    return cudaErrorInvalidPitchValue;
+  *copy = (CUDA_MEMCPY3D){.srcXInBytes = params->srcPos.x,
+                          .srcY = params->srcPos.y,
+                          .srcZ = params->srcPos.z,
+                          .srcMemoryType = side_type(params->kind, false),
+                          .srcHost = params->srcPtr.ptr,
+                          .srcDevice = address_of(params->srcPtr.ptr),
+                          .srcPitch = params->srcPtr.pitch,
+                          .srcHeight = params->srcPtr.ysize,
+                          .dstXInBytes = params->dstPos.x,
+                          .dstY = params->dstPos.y,
+                          .dstZ = params->dstPos.z,
+                          .dstMemoryType = side_type(params->kind, true),
+                          .dstHost = params->dstPtr.ptr,
+                          .dstDevice = address_of(params->dstPtr.ptr),
+                          .dstPitch = params->dstPtr.pitch,
+                          .dstHeight = params->dstPtr.ysize,
+                          .WidthInBytes = params->extent.width,
+                          .Height = params->extent.height,
+                          .Depth = params->extent.depth};
+  return cudaSuccess;
+}
+
+static bool copy_3d_empty(const CUDA_MEMCPY3D *copy) {
+  return !copy->WidthInBytes || !copy->Height || !copy->Depth;
+}
+
+cudaError_t impl_cudaMemcpy3D(const struct cudaMemcpy3DParms *params) {
+  CUDA_MEMCPY3D copy;
+  cudaError_t error = copy_3d(&copy, params);
+  if (error || copy_3d_empty(&copy)) return error;
+  return RT(cuMemcpy3D, &copy);
+}
+
+cudaError_t impl_cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *params, cudaStream_t stream) {
+  CUDA_MEMCPY3D copy;
+  cudaError_t error = copy_3d(&copy, params);
+  if (error || copy_3d_empty(&copy)) return error;
+  return RT(cuMemcpy3DAsync, &copy, stream);
+}
+
 cudaError_t impl_cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes) {
   CUcontext to_context, from_context;
   cudaError_t error = rt_primary_context(to_device, &to_context);

@@ -10,6 +10,7 @@
 _Thread_local const struct rt_driver *rt_driver;
 
 static struct rt_driver tables[2]; /* legacy and per-thread default stream */
+static void *library;
 static bool loaded;
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 static atomic_bool initialised;
@@ -17,8 +18,9 @@ static atomic_bool initialised;
 static const struct {
   const char *name;
   size_t offset;
+  int version;
 } entries[] = {
-#define RT_DRIVER(function) {#function, offsetof(struct rt_driver, function)},
+#define RT_DRIVER(function, version) {#function, offsetof(struct rt_driver, function), version},
 #include "driver.def"
 #undef RT_DRIVER
 };
@@ -29,13 +31,13 @@ static void table_fill(struct rt_driver *table, get_proc_address get, cuuint64_t
   for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
     void *found = NULL;
     CUdriverProcAddressQueryResult status;
-    if (get(entries[i].name, &found, CUDART_VERSION, flags, &status) != CUDA_SUCCESS) found = NULL;
+    if (get(entries[i].name, &found, entries[i].version, flags, &status) != CUDA_SUCCESS) found = NULL;
     memcpy((char *)table + entries[i].offset, &found, sizeof found);
   }
 }
 
 static void load(void) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return;
   void *symbol = dlsym(library, "cuGetProcAddress_v2");
   if (!symbol) return; /* older than this runtime */
@@ -49,6 +51,10 @@ static void load(void) {
 const struct rt_driver *rt_driver_loaded(void) {
   pthread_once(&load_once, load);
   return loaded ? &tables[0] : NULL;
+}
+
+void *rt_driver_symbol(const char *name) {
+  return rt_driver_loaded() ? dlsym(library, name) : NULL;
 }
 
 /* No lock is held over cuInit: it loads the injected tool, which may come back here. */
@@ -102,7 +108,7 @@ cudaError_t impl_cudaGetDriverEntryPointByVersion(const char *symbol, void **fun
   *function = NULL;
   cudaError_t error = RT(cuGetProcAddress, symbol, function, (int)version, flags, &answer);
   if (status) *status = (enum cudaDriverEntryPointQueryResult)answer;
-  if (error == cudaErrorSymbolNotFound) return status ? cudaSuccess : error;
+  if (!error && !*function && !status) return cudaErrorSymbolNotFound;
   return error;
 }
 

@@ -25,30 +25,29 @@ _Thread_local cudaError_t rt_last_error;
 /* The context is ensured after ENTER, so that a tool sees the driver calls beneath the runtime call that
  * caused them. */
 static cudaError_t call_begin(struct rt_call *call, bool per_thread) {
+  cudaError_t error = cudaSuccess;
   call->driver = rt_driver;
   if (call->needs == RT_NEEDS_DRIVER || call->needs == RT_NEEDS_CONTEXT)
-    call->result = rt_driver_get(per_thread, &rt_driver);
+    error = rt_driver_get(per_thread, &rt_driver);
   rt_callback_enter(call);
-  if (!call->result && call->needs == RT_NEEDS_CONTEXT) call->result = rt_context_ensure();
-  return call->result;
+  if (!error && call->needs == RT_NEEDS_CONTEXT) error = rt_context_ensure();
+  return error;
 }
 
 static cudaError_t call_end(struct rt_call *call, cudaError_t result) {
-  call->result = result;
-  rt_callback_exit(call);
+  rt_callback_exit(call, result);
   rt_driver = call->driver;
   if (result && call->needs != RT_NEEDS_ERROR) rt_last_error = result;
   return result;
 }
 
 #define RT_UNPAREN(...) __VA_ARGS__
-#define RT_DEFINE(needs_, name_, exported, traced, per_thread, parameters, arguments)                        \
+#define RT_TRACED(traced_name, params_)                                                                      \
+  { .cbid = CUPTI_RUNTIME_TRACE_CBID_##traced_name, .name = #traced_name, .params = params_ }
+#define RT_DEFINE(needs_, name_, exported, traced_name, per_thread, parameters, arguments)                   \
   RT_EXPORT cudaError_t exported parameters {                                                                \
-    traced##_params params = {RT_UNPAREN arguments};                                                         \
-    struct rt_call call = {.needs = RT_NEEDS_##needs_,                                                       \
-                           .id = CUPTI_RUNTIME_TRACE_CBID_##traced,                                          \
-                           .name = #exported,                                                                \
-                           .params = &params};                                                               \
+    traced_name##_params params = {RT_UNPAREN arguments};                                                    \
+    struct rt_call call = {.needs = RT_NEEDS_##needs_, .traced = RT_TRACED(traced_name, &params)};           \
     cudaError_t result = call_begin(&call, per_thread);                                                      \
     return call_end(&call, result ? result : impl_##name_ arguments);                                        \
   }
@@ -57,10 +56,9 @@ static cudaError_t call_end(struct rt_call *call, cudaError_t result) {
 #define RT_TWIN(needs, name, suffix, traced, traced_twin, parameters, arguments)                             \
   RT_DEFINE(needs, name, name, traced, false, parameters, arguments)                                         \
   RT_DEFINE(needs, name, name##_##suffix, traced_twin, true, parameters, arguments)
-#define RT_VOID(needs_, name_, traced)                                                                       \
+#define RT_VOID(needs_, name_, traced_name)                                                                  \
   RT_EXPORT cudaError_t name_(void) {                                                                        \
-    struct rt_call call = {                                                                                  \
-        .needs = RT_NEEDS_##needs_, .id = CUPTI_RUNTIME_TRACE_CBID_##traced, .name = #name_};                \
+    struct rt_call call = {.needs = RT_NEEDS_##needs_, .traced = RT_TRACED(traced_name, NULL)};              \
     cudaError_t result = call_begin(&call, false);                                                           \
     return call_end(&call, result ? result : impl_##name_());                                                \
   }

@@ -87,7 +87,7 @@ cudaError_t impl_cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t librar
   CUkernel found;
   if (!kernel) return cudaErrorInvalidValue;
   cudaError_t error = RT(cuLibraryGetKernel, &found, (CUlibrary)library, name);
-  if (!error) error = rt_kernel_remember(found);
+  if (!error) error = rt_kernel_remember(found, NULL);
   if (!error) *kernel = (cudaKernel_t)found;
   return error;
 }

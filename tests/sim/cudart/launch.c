@@ -97,7 +97,7 @@ cudaError_t impl_cudaGetKernel(cudaKernel_t *kernel, const void *symbol) {
   CUkernel found;
   if (!kernel) return cudaErrorInvalidValue;
   cudaError_t error = rt_kernel_find(symbol, &found);
-  if (!error) error = rt_kernel_remember(found);
+  if (!error) error = rt_kernel_remember(found, symbol);
   if (!error) *kernel = (cudaKernel_t)found;
   return error;
 }
@@ -125,7 +125,7 @@ cudaError_t impl_cudaGetFuncBySymbol(cudaFunction_t *function, const void *symbo
   CUfunction found;
   if (!function) return cudaErrorInvalidValue;
   cudaError_t error = function_find(symbol, &found);
-  if (!error) error = rt_kernel_remember(found);
+  if (!error) error = rt_kernel_remember(found, symbol);
   if (!error) *function = found;
   return error;
 }

@@ -91,11 +91,23 @@ cudaError_t rt_kernel_find(const void *address, CUkernel *kernel) {
   return cudaSuccess;
 }
 
-cudaError_t rt_kernel_remember(const void *handle) {
+const char *rt_kernel_name(const void *address) {
+  pthread_mutex_lock(&lock);
+  struct symbol *symbol = symbol_find(address, SYMBOL_KERNEL);
+  if (!symbol) symbol = symbol_find(address, SYMBOL_HANDLE);
+  const char *name = symbol ? symbol->name : NULL;
+  pthread_mutex_unlock(&lock);
+  return name;
+}
+
+cudaError_t rt_kernel_remember(const void *handle, const void *address) {
   pthread_mutex_lock(&lock);
   bool known = symbol_find(handle, SYMBOL_HANDLE) != NULL;
+  struct symbol *symbol = symbol_find(address, SYMBOL_KERNEL);
+  const char *name = symbol ? symbol->name : NULL;
+  struct binary *binary = symbol ? symbol->binary : NULL;
   pthread_mutex_unlock(&lock);
-  return known || !symbol_add(handle, SYMBOL_HANDLE, NULL, NULL) ? cudaSuccess : cudaErrorMemoryAllocation;
+  return known || !symbol_add(handle, SYMBOL_HANDLE, name, binary) ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t rt_variable_find(const void *address, CUdeviceptr *found, size_t *bytes) {

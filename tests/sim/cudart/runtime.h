@@ -7,6 +7,8 @@
 #ifndef RPSIM_CUDART_RUNTIME_H
 #define RPSIM_CUDART_RUNTIME_H
 
+#include "../cuda/tools.h"
+
 #include <cuda.h>
 #include <cudaProfiler.h>
 /* The driver's names are wanted as a program sees them, the runtime's in both spellings of the default
@@ -32,7 +34,7 @@
 
 /** Entry points of the driver, NULL where it lacks one. */
 struct rt_driver {
-#define RT_DRIVER(function) __typeof__(&function) function;
+#define RT_DRIVER(function, version) __typeof__(&function) function;
 #include "driver.def"
 #undef RT_DRIVER
 };
@@ -67,8 +69,10 @@ extern _Thread_local cudaError_t rt_last_error;
 /** Kernel behind a host symbol or a handle that this runtime has given out, else
  * cudaErrorInvalidDeviceFunction. */
 cudaError_t rt_kernel_find(const void *symbol, CUkernel *kernel);
-/** Lets rt_kernel_find accept the handle itself. */
-cudaError_t rt_kernel_remember(const void *handle);
+/** Lets rt_kernel_find accept the handle itself; `symbol` is the host symbol it came from, or NULL. */
+cudaError_t rt_kernel_remember(const void *handle, const void *symbol);
+/** Name of a kernel registered with this runtime, without a driver call; NULL if it is not one. */
+const char *rt_kernel_name(const void *symbol);
 /** Address and bytes of the device variable behind a host symbol, else cudaErrorInvalidSymbol. */
 cudaError_t rt_variable_find(const void *symbol, CUdeviceptr *address, size_t *bytes);
 
@@ -77,20 +81,17 @@ enum rt_needs { RT_NEEDS_NONE, RT_NEEDS_DRIVER, RT_NEEDS_CONTEXT, RT_NEEDS_ERROR
 /** One runtime call on its way through entry.c. */
 struct rt_call {
   enum rt_needs needs;
-  uint32_t id; /**< CUpti_runtime_api_trace_cbid */
-  const char *name;
-  const void *params;             /**< its params struct, or NULL */
-  const void *symbol;             /**< kernel to name in the callback, or NULL */
+  struct rpsim_tools_call traced;
   const struct rt_driver *driver; /**< table of the call around this one */
-  cudaError_t result;
-  uint64_t correlation_data;
-  uint32_t correlation_id;
-  bool traced;
 };
 
-/** ENTER and EXIT callbacks of the runtime domain, where the driver has a tool attached. */
+/** ENTER and EXIT callbacks of the runtime domain, if the driver is loaded and a tool listens. */
 void rt_callback_enter(struct rt_call *call);
-void rt_callback_exit(struct rt_call *call);
+void rt_callback_exit(struct rt_call *call, cudaError_t result);
+/** The simulated driver's interface for tools, or NULL. */
+const struct rpsim_tools *rt_tools(void);
+/** Where the driver keeps its tools' entry points, NULL without a driver or if it is the real one. */
+void *rt_driver_symbol(const char *name);
 
 #define RT_CALL(needs, name, traced, parameters, arguments) cudaError_t impl_##name parameters;
 #define RT_TWIN(needs, name, suffix, traced, traced_twin, parameters, arguments)                             \
