@@ -28,6 +28,7 @@ static bool profiler_expected;               /* lock */
 static uint64_t unmatched, matched;          /* lock */
 static struct rp_range_filter filter;        /* written under lock, read by anybody */
 static _Atomic uint64_t first_receive_ns;
+static uint32_t own_pid; /* set once, before any event */
 
 /* ---- events ---- */
 
@@ -49,7 +50,7 @@ static struct rp_event new_event(enum rp_event_kind kind, enum rp_event_source s
   return (struct rp_event){.version = RP_EVENT_VERSION,
                            .kind = (uint16_t)kind,
                            .source = (uint16_t)source,
-                           .pid = (uint32_t)getpid(),
+                           .pid = own_pid,
                            .tid = rp_thread_id(),
                            .peer = -1,
                            .device = -1};
@@ -205,7 +206,10 @@ static void take_plain(const struct rp_cuda_op *op, enum rp_event_source source)
 
 static void take_allocation(const struct rp_cuda_op *op, enum rp_event_source source) {
   if (source == RP_SOURCE_CUPTI && rp_thread.depth[RP_CALL_ALLOC]) return; /* the interposer reports it */
-  if (source == RP_SOURCE_CUPTI) rp_reporter_look_for_modules();
+  if (source == RP_SOURCE_CUPTI)
+    rp_reporter_look_for_modules();
+  else if (op->kind == RP_EVENT_ALLOC)
+    rp_reporter_driver_initialised(); /* without CUPTI nobody else says so */
   take_plain(op, source);
 }
 
@@ -404,6 +408,7 @@ const struct rp_cuda_sink *rp_agent_sink(void) {
 rp_status rp_agent_start(const struct rp_config *config) {
   const struct rp_tracker_options options = {.min_bytes = config->min_bytes, .slack = config->slack};
   const struct rp_tracker_sink to_filter = {.range_added = range_added, .range_removed = range_removed};
+  own_pid = (uint32_t)getpid();
   struct rp_tracker *created = rp_tracker_create(&options, &to_filter);
   if (!created) return RP_ERROR_NO_MEMORY;
   pthread_mutex_lock(&lock);
@@ -430,7 +435,9 @@ static void fill_cost(struct rp_agent_cost *cost, const struct rp_snapshot *snap
   uint64_t timed_ns = rp_thread_counts_sum(offsetof(struct rp_thread_counts, timed_ns));
   double each = cost->callbacks_timed ? (double)timed_ns / (double)cost->callbacks_timed : 0;
   cost->callback_time_ns = (uint64_t)(each * (double)cost->callbacks);
-  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + sizeof comms + sizeof posts;
+  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + rp_names_bytes() + sizeof comms +
+                      sizeof posts +
+                      3 * sizeof(uint64_t) * atomic_load_explicit(&filter.count, memory_order_relaxed);
 }
 
 rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *cost,

@@ -12,14 +12,13 @@
 
 /** Patches all loaded modules. Serialised; see rp_interpose_scan. */
 void rp_hooks_scan(struct rp_interpose_result *result);
-/** Slots patched for names that begin with `prefix`, and slots left alone as they mean a second copy. */
+/** Slots patched for names that begin with `prefix`, and slots left alone as they mean a second copy. Numbers
+ * for a report: a scan on another thread may be changing them. */
 void rp_hooks_count(const char *prefix, unsigned *slots, unsigned *conflicts);
-/** The real function behind a hooked name, or NULL while nobody imports it. */
-void *rp_hooks_real(const char *name);
 
 /* ---- shared by hooks_*.c ---- */
 
-extern struct rp_hook rp_hooks_nccl[], rp_hooks_memory[], rp_hooks_work[], rp_hooks_order[];
+extern const struct rp_hook rp_hooks_nccl[], rp_hooks_memory[], rp_hooks_work[], rp_hooks_order[];
 extern const size_t rp_hooks_nccl_count, rp_hooks_memory_count, rp_hooks_work_count, rp_hooks_order_count;
 
 /** Defines `real_NAME` and the head of `hook_NAME`. */

@@ -68,7 +68,7 @@ RELEASE(cuMemFreeAsync, (uint64_t address, void *stream), (address, stream), add
 RELEASE(cuMemFreeAsync_ptsz, (uint64_t address, void *stream), (address, stream), address,
         rp_hook_stream(stream, 1), RP_ALLOC_ASYNC)
 
-struct rp_hook rp_hooks_memory[] = {
+const struct rp_hook rp_hooks_memory[] = {
     RP_HOOK_ENTRY(cudaMalloc),
     RP_HOOK_ENTRY(cudaMallocPitch),
     RP_HOOK_ENTRY(cudaMallocManaged),

@@ -1,6 +1,7 @@
 /* NCCL: transfers, groups, communicators and registrations, told before the call. While one of these is in
  * the call stack, what NCCL itself launches and copies is not an access of the program. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
 
 #include "agent/abi.h"
@@ -136,14 +137,34 @@ static int ask(void *function, const char *name, const void *comm) {
   return answer;
 }
 
+/* How often a communicator was split before. Beyond PARENTS communicators every split counts as the first. */
+static uint32_t splits_of(const void *parent) {
+  enum { PARENTS = 64 };
+  static struct {
+    const void *comm;
+    uint32_t splits;
+  } parents[PARENTS];
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  uint32_t splits = 0;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < PARENTS; i++) {
+    if (parents[i].comm && parents[i].comm != parent) continue;
+    parents[i].comm = parent;
+    splits = parents[i].splits++;
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+  return splits;
+}
+
 /* Every rank of the parent calls split, in the same order: parent, colour and how often it was split tell
  * which. */
 static void tell_split(int result, void *function, const void *parent, int colour, void *const *comm) {
-  static _Atomic uint32_t splits;
+
   if (!comm || !*comm) return; /* this rank takes no part */
   uint64_t parent_hash = rp_agent_comm_hash(HANDLE(parent));
   uint64_t hash = hash_bytes(parent_hash ? parent_hash : HASH_START, &colour, sizeof colour);
-  uint32_t number = ++splits;
+  uint32_t number = splits_of(parent);
   hash = hash_bytes(hash, &number, sizeof number);
   bool settled = result == RP_ABI_SUCCESS && rp_thread.group_depth == 0;
   tell_comm(comm, settled ? ask(function, "ncclCommUserRank", *comm) : -1,
@@ -202,7 +223,7 @@ BRACKET(ncclReduce,
          void *stream),
         (from, to, count, type, operation, root, comm, stream))
 
-struct rp_hook rp_hooks_nccl[] = {
+const struct rp_hook rp_hooks_nccl[] = {
     RP_HOOK_ENTRY(ncclRecv),
     RP_HOOK_ENTRY(pncclRecv),
     RP_HOOK_ENTRY(ncclSend),

@@ -64,7 +64,7 @@ AFTER_SYNC(cuCtxSynchronize, (void), (), 0, 0, 0)
 AFTER_SYNC(cudaEventSynchronize, (void *event), (event), HANDLE(event), 0, 2)
 AFTER_SYNC(cuEventSynchronize, (void *event), (event), HANDLE(event), 0, 2)
 
-struct rp_hook rp_hooks_order[] = {
+const struct rp_hook rp_hooks_order[] = {
     RP_HOOK_ENTRY(cudaEventRecord),
     RP_HOOK_ENTRY(cudaEventRecord_ptsz),
     RP_HOOK_ENTRY(cuEventRecord),

@@ -2,8 +2,9 @@
  * CUPTI, and look the layout of a kernel up ahead of its first launch, where asking the driver is free of
  * risk. */
 #include <dlfcn.h>
-#include <stddef.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "agent/abi.h"
 #include "agent/agent.h"
@@ -24,43 +25,56 @@ static struct stub *stub_of(const void *symbol) {
   return &stubs[((uint64_t)(uintptr_t)symbol * 0x9e3779b97f4a7c15u >> 40) & (STUBS - 1)];
 }
 
-/* The runtime that resolved this launch's function also knows its handle. */
+/* cudaGetFuncBySymbol of the runtime that this launch goes to; looked up once, NULL if it has none. */
 static get_function *resolver(void *launch_function) {
   static _Atomic(void *) found;
-  void *known = atomic_load_explicit(&found, memory_order_acquire);
-  if (known) return (get_function *)known;
+  static _Atomic bool looked;
+  if (atomic_load_explicit(&looked, memory_order_acquire))
+    return (get_function *)atomic_load_explicit(&found, memory_order_relaxed);
   Dl_info info;
-  if (!dladdr(launch_function, &info) || !info.dli_fname) return NULL;
-  void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-  if (!handle) return NULL;
-  known = dlsym(handle, "cudaGetFuncBySymbol");
-  (void)dlclose(handle);
-  if (known) atomic_store_explicit(&found, known, memory_order_release);
-  return (get_function *)known;
+  void *handle = dladdr(launch_function, &info) && info.dli_fname
+                     ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
+                     : NULL;
+  void *function = handle ? dlsym(handle, "cudaGetFuncBySymbol") : NULL;
+  if (handle) (void)dlclose(handle);
+  atomic_store_explicit(&found, function, memory_order_relaxed);
+  atomic_store_explicit(&looked, true, memory_order_release);
+  return (get_function *)function;
 }
 
-/* Handle behind a host stub, 0 if it cannot be told. The first time its layout is looked up too. */
-static uint64_t function_of(const void *symbol, void *launch_function) {
-  struct stub *stub = stub_of(symbol);
-  uint64_t key = (uint64_t)(uintptr_t)symbol;
-  if (atomic_load_explicit(&stub->symbol, memory_order_acquire) == key) {
-    uint64_t function = atomic_load_explicit(&stub->function, memory_order_acquire);
-    if (atomic_load_explicit(&stub->symbol, memory_order_acquire) == key) return function;
-  }
-  get_function *get = resolver(launch_function);
-  void *function = NULL;
-  if (!get || get(&function, symbol) != RP_ABI_SUCCESS || !function) return 0;
-  rp_launch_learn((uint64_t)(uintptr_t)function);
+static bool known_stub(struct stub *stub, uint64_t key, uint64_t *function) {
+  if (atomic_load_explicit(&stub->symbol, memory_order_acquire) != key) return false;
+  *function = atomic_load_explicit(&stub->function, memory_order_acquire);
+  return atomic_load_explicit(&stub->symbol, memory_order_acquire) == key;
+}
+
+static void remember_stub(struct stub *stub, uint64_t key, uint64_t function) {
   atomic_store_explicit(&stub->symbol, 0, memory_order_release);
-  atomic_store_explicit(&stub->function, (uint64_t)(uintptr_t)function, memory_order_release);
+  atomic_store_explicit(&stub->function, function, memory_order_release);
   atomic_store_explicit(&stub->symbol, key, memory_order_release);
-  return (uint64_t)(uintptr_t)function;
+}
+
+/* Handle behind a host stub, 0 if it cannot be told. The first time its layout is looked up too. With CUPTI
+ * the answer is not needed, so a stream that is being captured is left in peace. */
+static uint64_t function_of(const void *symbol, void *launch_function, uint64_t stream) {
+  uint64_t key = (uint64_t)(uintptr_t)symbol, function = 0;
+  struct stub *stub = stub_of(symbol);
+  if (known_stub(stub, key, &function)) return function;
+  if (rp_cupti_active() && rp_driver_stream_capturing(stream)) return 0;
+  get_function *get = resolver(launch_function);
+  void *handle = NULL;
+  if (get && get(&handle, symbol) == RP_ABI_SUCCESS && handle) {
+    function = (uint64_t)(uintptr_t)handle;
+    rp_launch_learn(function);
+  }
+  remember_stub(stub, key, function);
+  return function;
 }
 
 static void take_runtime_launch(const void *symbol, void *launch_function, void **params, uint64_t stream,
                                 uint32_t flags) {
   if (rp_thread.depth[RP_CALL_NCCL]) return;
-  uint64_t function = function_of(symbol, launch_function);
+  uint64_t function = function_of(symbol, launch_function, stream);
   if (rp_cupti_active() || !function) return;
   uint64_t started = rp_cost_begin();
   const struct rp_cuda_launch launch = {
@@ -218,7 +232,7 @@ DRIVER_SET_ASYNC(cuMemsetD8Async, unsigned char, 0)
 DRIVER_SET_ASYNC(cuMemsetD16Async, unsigned short, 0)
 DRIVER_SET_ASYNC(cuMemsetD32Async, unsigned, 0)
 
-struct rp_hook rp_hooks_work[] = {
+const struct rp_hook rp_hooks_work[] = {
     RP_HOOK_ENTRY(cudaLaunchKernel),
     RP_HOOK_ENTRY(cudaLaunchKernel_ptsz),
     RP_HOOK_ENTRY(cudaLaunchCooperativeKernel),

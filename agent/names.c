@@ -17,7 +17,7 @@ struct entry {
 
 static struct entry entries[SLOTS];
 static char arena[ARENA_BYTES]; /* owner */
-static size_t used;             /* owner */
+static _Atomic size_t used;     /* written by the owner */
 
 static struct entry *find(uint64_t id, bool or_free) {
   uint64_t hash = id * 0x9e3779b97f4a7c15u;
@@ -60,4 +60,8 @@ const char *rp_names_get(uint64_t id) {
   struct entry *entry = id ? find(id, false) : NULL;
   const char *name = entry ? atomic_load_explicit(&entry->name, memory_order_acquire) : NULL;
   return name ? name : "";
+}
+
+size_t rp_names_bytes(void) {
+  return sizeof entries + used;
 }

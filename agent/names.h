@@ -16,5 +16,7 @@ bool rp_names_known(uint64_t id, uint32_t generation);
 void rp_names_note(uint64_t id, uint32_t generation, const char *name);
 /** Name of `id`, "" if unknown. The text lives for ever. */
 const char *rp_names_get(uint64_t id);
+/** Host memory that names hold. */
+size_t rp_names_bytes(void);
 
 #endif

@@ -36,7 +36,8 @@ static char file_name[512];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake, progress;
-static bool running, stop; /* lock */
+static bool running, stop;                   /* lock */
+static uint64_t scans_begun, scans_complete; /* lock */
 static _Atomic bool driver_ready;
 static _Atomic uint64_t scanned_changes;   /* state of the module list that is patched */
 static _Atomic uint64_t requested_changes; /* state somebody asked for */
@@ -125,6 +126,10 @@ static void scan_if_changed(void) {
   uint64_t changes = rp_interpose_module_changes();
   if (changes == atomic_load_explicit(&scanned_changes, memory_order_acquire)) return;
   struct rp_interpose_result result;
+  pthread_mutex_lock(&lock);
+  uint64_t number = ++scans_begun;
+  pthread_mutex_unlock(&lock);
+  changes = rp_interpose_module_changes();
   rp_hooks_scan(&result);
   /* Pinning a module changes nothing in the loader's count, so the state seen before the scan is the one
    * patched. */
@@ -132,6 +137,7 @@ static void scan_if_changed(void) {
   if (result.patched) rp_verbose("%u call slots patched in newly loaded modules", result.patched);
   if (result.failed) rp_warn("%u call slots are read-only and were not patched", result.failed);
   pthread_mutex_lock(&lock);
+  scans_complete = number;
   pthread_cond_broadcast(&progress);
   pthread_mutex_unlock(&lock);
 }
@@ -162,7 +168,9 @@ void rp_reporter_wait_for_modules(void) {
   if (!request_scan(changes)) return;
   struct timespec until = from_now(SCAN_WAIT_NS);
   pthread_mutex_lock(&lock);
-  while (running && !stop && atomic_load_explicit(&scanned_changes, memory_order_acquire) != changes)
+  uint64_t enough = scans_begun + 1; /* a scan that is under way may have passed the new module already */
+  while (running && !stop && scans_complete < enough &&
+         atomic_load_explicit(&scanned_changes, memory_order_acquire) != changes)
     if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
   pthread_mutex_unlock(&lock);
   errno = saved;

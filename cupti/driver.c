@@ -19,7 +19,7 @@ struct rp_driver_table rp_driver;
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool opened;
 static char driver_path[PATH_MAX];
-static _Thread_local uint8_t query_depth;
+static _Thread_local uint8_t query_depth __attribute__((tls_model("initial-exec")));
 
 static void remember_path(void *handle) {
   struct link_map *map = NULL;

@@ -8,6 +8,7 @@
 
 #include "sim_internal.h"
 
+#include <cudaProfiler.h>
 #include <cupti_driver_cbid.h>
 #include <generated_cuda_meta.h>
 #include <pthread.h>

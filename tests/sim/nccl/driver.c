@@ -82,7 +82,7 @@ static void load(void) {
     sim_set_error("libcuda.so.1 is not the simulated driver");
     return;
   }
-  if (!resolve(get) || driver.register_kernels(sim_kernels, sim_kernel_count) != 0) return;
+  if (!resolve(get) || driver.register_kernels(sim_kernels, SIM_KERNEL_COUNT) != 0) return;
   CUresult result = driver.init(0);
   if (result != CUDA_SUCCESS) sim_set_error("cuInit: CUDA error %d", (int)result);
   driver_ready = result == CUDA_SUCCESS;

@@ -78,12 +78,14 @@ void sim_plan_destroy(struct sim_plan *plan) {
   free(plan);
 }
 
-void sim_plan_submit(ncclComm_t comm, struct sim_plan *plan) {
+uint32_t sim_plan_submit(ncclComm_t comm, struct sim_plan *plan) {
   pthread_mutex_lock(&comm->lock);
-  plan->number = comm->next_plan++;
+  uint32_t number = comm->next_plan++;
+  plan->number = number;
   plan->next = comm->plans;
   comm->plans = plan;
   pthread_mutex_unlock(&comm->lock);
+  return number;
 }
 
 static struct sim_plan *plan_find(ncclComm_t comm, uint32_t number, bool take) {
@@ -97,8 +99,36 @@ static struct sim_plan *plan_find(ncclComm_t comm, uint32_t number, bool take) {
   return plan;
 }
 
-void sim_plan_withdraw(ncclComm_t comm, struct sim_plan *plan) {
-  sim_plan_destroy(plan_find(comm, plan->number, true));
+void sim_plan_withdraw(ncclComm_t comm, uint32_t number) {
+  sim_plan_destroy(plan_find(comm, number, true));
+}
+
+/* A graph may outlive the communicator, so what its host function is given is found by number and never
+ * freed. */
+struct note {
+  CUdeviceptr comm;
+  uint32_t number;
+  struct note *next;
+};
+
+void *sim_plan_note(const struct sim_plan *plan) {
+  static struct note *notes;
+  struct note *note = malloc(sizeof *note);
+  if (!note) return NULL;
+  pthread_mutex_lock(&registry_lock);
+  *note = (struct note){plan->comm->device_comm, plan->number, notes};
+  notes = note;
+  pthread_mutex_unlock(&registry_lock);
+  return note;
+}
+
+void sim_plan_noted(void *argument) {
+  const struct note *note = argument;
+  ncclComm_t comm = comm_get(note->comm);
+  if (!comm) return;
+  struct sim_plan *plan = plan_find(comm, note->number, false);
+  if (plan) sim_profiler_plan(plan);
+  comm_put(comm);
 }
 
 /* ---- operations ---- */
@@ -303,36 +333,44 @@ static void kernel_body(void *const *params, const struct rpsim_dims *dims) {
 
 #define KERNEL(name) name "24ncclDevKernelArgsStorageILm4096EE"
 static const struct rpsim_param kernel_params[] = {{0, SIM_KERNEL_ARGS_BYTES}};
-const struct rpsim_kernel sim_kernels[] = {
+const struct rpsim_kernel sim_kernels[SIM_KERNEL_COUNT] = {
     {KERNEL("_Z22ncclDevKernel_SendRecv"), kernel_body, 1, kernel_params},
     {KERNEL("_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kernel_body, 1, kernel_params},
     {KERNEL("_Z21ncclDevKernel_Generic"), kernel_body, 1, kernel_params},
 };
-const size_t sim_kernel_count = sizeof sim_kernels / sizeof *sim_kernels;
 
-static const char *kernel_name(const struct sim_plan *plan) {
+static size_t kernel_index(const struct sim_plan *plan) {
   bool p2p = true, sums = true;
   for (size_t i = 0; i < plan->task_count; i++) {
     const struct sim_task *task = &plan->tasks[i];
     p2p &= task->function == SIM_SEND || task->function == SIM_RECV;
     sums &= task->function == SIM_ALL_REDUCE && task->type == ncclFloat32 && task->op == ncclSum;
   }
-  return sim_kernels[p2p ? 0 : sums ? 1 : 2].name;
+  return p2p ? 0 : sums ? 1 : 2;
 }
 
-CUfunction sim_kernel_function(const struct sim_plan *plan) {
+static CUresult load_library(CUlibrary *out) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static CUlibrary library;
   static const uint32_t image[16] = {0xba55ed50}; /* the magic number of a fat binary */
-  const struct sim_driver *driver = sim_driver();
-  CUkernel kernel = NULL;
-  CUfunction function = NULL;
   pthread_mutex_lock(&lock);
   CUresult result =
-      library ? CUDA_SUCCESS : driver->library_load(&library, image, NULL, NULL, 0, NULL, NULL, 0);
+      library ? CUDA_SUCCESS : sim_driver()->library_load(&library, image, NULL, NULL, 0, NULL, NULL, 0);
+  *out = library;
   pthread_mutex_unlock(&lock);
-  if (result == CUDA_SUCCESS) result = driver->library_get_kernel(&kernel, library, kernel_name(plan));
-  if (result == CUDA_SUCCESS) result = driver->kernel_get_function(&function, kernel);
-  (void)sim_cuda_result(result, kernel_name(plan));
-  return result == CUDA_SUCCESS ? function : NULL;
+  return result;
+}
+
+CUfunction sim_kernel_function(const struct sim_plan *plan) {
+  size_t index = kernel_index(plan);
+  CUfunction *function = &plan->comm->functions[index];
+  CUlibrary library = NULL;
+  CUkernel kernel = NULL;
+  if (*function) return *function;
+  CUresult result = load_library(&library);
+  if (result == CUDA_SUCCESS)
+    result = sim_driver()->library_get_kernel(&kernel, library, sim_kernels[index].name);
+  if (result == CUDA_SUCCESS) result = sim_driver()->kernel_get_function(function, kernel);
+  (void)sim_cuda_result(result, sim_kernels[index].name);
+  return *function;
 }

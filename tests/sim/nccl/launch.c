@@ -97,32 +97,6 @@ static CUresult launch_kernel(const struct sim_plan *plan, CUfunction function, 
   return sim_driver()->launch_kernel(&config, function, NULL, extra);
 }
 
-static ncclResult_t launch_plan(struct sim_plan *plan, const struct streams *streams) {
-  CUfunction function = sim_kernel_function(plan);
-  if (!function) {
-    sim_plan_destroy(plan);
-    return ncclUnhandledCudaError;
-  }
-  ncclComm_t comm = plan->comm;
-  sim_plan_submit(comm, plan);
-  /* The kernel frees a plan that is not persistent: what is needed afterwards is copied. */
-  struct sim_plan after = *plan;
-  after.tasks = calloc(plan->task_count, sizeof *after.tasks);
-  if (after.tasks) memcpy(after.tasks, plan->tasks, plan->task_count * sizeof *after.tasks);
-  CUresult result = after.tasks ? order_before(comm, streams) : CUDA_ERROR_OUT_OF_MEMORY;
-  sim_profiler_launch_start(&after, streams->list[0]);
-  if (result == CUDA_SUCCESS) result = launch_kernel(&after, function, streams->list[0]);
-  sim_profiler_launch_stop(&after);
-  if (result != CUDA_SUCCESS) {
-    sim_plan_withdraw(comm, &after);
-  } else {
-    result = order_after(comm, streams);
-    sim_profiler_plan(&after);
-  }
-  free(after.tasks);
-  return sim_cuda_result(result, "launch");
-}
-
 static struct sim_plan *plan_new(ncclComm_t comm, const struct sim_task *tasks, size_t count) {
   struct sim_plan *plan = calloc(1, sizeof *plan);
   if (plan) plan->tasks = calloc(count, sizeof *tasks);
@@ -134,6 +108,40 @@ static struct sim_plan *plan_new(ncclComm_t comm, const struct sim_task *tasks, 
   plan->task_count = count;
   plan->comm = comm;
   return plan;
+}
+
+/* The profiler hears of the operations after the launch; at every launch of the graph if the plan is
+ * captured. */
+static CUresult tell_profiler(struct sim_plan *plan, CUstream stream) {
+  if (!plan->persistent) {
+    sim_profiler_plan(plan);
+    return CUDA_SUCCESS;
+  }
+  if (!plan->comm->profiled) return CUDA_SUCCESS;
+  void *note = sim_plan_note(plan);
+  return note ? sim_driver()->launch_host_func(stream, sim_plan_noted, note) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* `plan` stays the caller's; the kernel has its own copy, which it frees. */
+static ncclResult_t launch_plan(struct sim_plan *plan, const struct streams *streams) {
+  ncclComm_t comm = plan->comm;
+  CUfunction function = sim_kernel_function(plan);
+  if (!function) return ncclUnhandledCudaError;
+  struct sim_plan *submitted = plan_new(comm, plan->tasks, plan->task_count);
+  if (!submitted) return ncclSystemError;
+  submitted->persistent = plan->persistent;
+  plan->number = sim_plan_submit(comm, submitted);
+  CUresult result = order_before(comm, streams);
+  sim_profiler_launch_start(plan, streams->list[0]);
+  if (result == CUDA_SUCCESS) result = launch_kernel(plan, function, streams->list[0]);
+  sim_profiler_launch_stop(plan);
+  if (result != CUDA_SUCCESS) {
+    sim_plan_withdraw(comm, plan->number);
+    return sim_cuda_result(result, "launch");
+  }
+  result = tell_profiler(plan, streams->list[0]);
+  CUresult ordered = order_after(comm, streams);
+  return sim_cuda_result(result != CUDA_SUCCESS ? result : ordered, "launch");
 }
 
 ncclResult_t sim_launch(ncclComm_t comm, const struct sim_task *tasks, size_t count, void *group_api_event) {
@@ -150,9 +158,8 @@ ncclResult_t sim_launch(ncclComm_t comm, const struct sim_task *tasks, size_t co
   if (result == ncclSuccess) {
     plan->persistent = streams.captured;
     result = launch_plan(plan, &streams);
-  } else {
-    sim_plan_destroy(plan);
   }
+  sim_plan_destroy(plan);
   if (before != comm->context) (void)driver->context_set_current(before);
   free(streams.list);
   return result;

@@ -34,6 +34,7 @@ ncclResult_t pncclGroupEnd(void);
 #include "../rpsim.h"
 
 #define SIM_MAX_RANKS 64
+#define SIM_KERNEL_COUNT 3 /* SendRecv, AllReduce, Generic */
 
 /** Gives pncclX its public name: weak, at the same address, as NVIDIA's library does. */
 #define SIM_PUBLIC(name)                                                                                     \
@@ -209,6 +210,7 @@ struct ncclComm {
   CUdeviceptr device_comm, work_fifo, channel_buffer; /**< buffers of the library's own */
   CUstream device_stream; /**< orders the kernels of this communicator among user streams */
   CUevent scratch_event, finished_event;
+  CUfunction functions[SIM_KERNEL_COUNT]; /**< of this context, looked up at first use */
 
   pthread_mutex_t run_lock; /**< held by the running kernel */
   pthread_mutex_t lock;     /**< plans */
@@ -251,13 +253,16 @@ void sim_registry_add(ncclComm_t comm);
 void sim_registry_remove(ncclComm_t comm);
 /** Calls visit for every live communicator, under the registry lock. */
 void sim_registry_each(void (*visit)(ncclComm_t));
-/** Gives `plan` its number and hands it over to the communicator. */
-void sim_plan_submit(ncclComm_t comm, struct sim_plan *plan);
-/** Takes back a plan whose launch failed. */
-void sim_plan_withdraw(ncclComm_t comm, struct sim_plan *plan);
+/** Hands `plan` over to the communicator. Returns its number. */
+uint32_t sim_plan_submit(ncclComm_t comm, struct sim_plan *plan);
+/** Drops a plan whose launch failed. */
+void sim_plan_withdraw(ncclComm_t comm, uint32_t number);
+/** What a captured host function is given to find a persistent plan again, and that host function. NULL: no
+ * memory. */
+void *sim_plan_note(const struct sim_plan *plan);
+void sim_plan_noted(void *note);
 /** The kernels of this library. */
-extern const struct rpsim_kernel sim_kernels[];
-extern const size_t sim_kernel_count;
+extern const struct rpsim_kernel sim_kernels[SIM_KERNEL_COUNT];
 /** Function handle to launch for a plan: SendRecv, AllReduce or Generic. NULL if the driver does not know it.
  */
 CUfunction sim_kernel_function(const struct sim_plan *plan);
