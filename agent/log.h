@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 #define RP_LOG_WARNINGS 32
-#define RP_LOG_TEXT 640
+#define RP_LOG_TEXT 320
 
 /** Switches verbose lines on. Before threads start. */
 void rp_log_set_verbose(bool verbose);
