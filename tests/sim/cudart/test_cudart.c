@@ -401,6 +401,36 @@ static void test_device_reset(void **state) {
   assert_cuda(cudaSetDevice(0));
 }
 
+static pthread_barrier_t around_reset;
+
+/* Works on device 1 before and after another thread resets it. */
+static void *work_across_reset(void *argument) {
+  (void)argument;
+  void *pointer = NULL;
+  if (cudaSetDevice(1) || cudaMalloc(&pointer, WORD_BYTES)) return "before";
+  pthread_barrier_wait(&around_reset);
+  pthread_barrier_wait(&around_reset);
+  if (cudaMalloc(&pointer, WORD_BYTES)) return "allocation after";
+  if (launch_fill(pointer, 4, WORDS, NULL) || cudaDeviceSynchronize()) return "launch after";
+  return cudaFree(pointer) ? "free after" : NULL;
+}
+
+static void test_reset_under_another_thread(void **state) {
+  (void)state;
+  pthread_t thread;
+  void *failed;
+  pthread_barrier_init(&around_reset, NULL, 2);
+  assert_int_equal(pthread_create(&thread, NULL, work_across_reset, NULL), 0);
+  pthread_barrier_wait(&around_reset);
+  assert_cuda(cudaSetDevice(1));
+  assert_cuda(cudaDeviceReset());
+  pthread_barrier_wait(&around_reset);
+  pthread_join(thread, &failed);
+  if (failed) fail_msg("failed at: %s", (const char *)failed);
+  pthread_barrier_destroy(&around_reset);
+  assert_cuda(cudaSetDevice(0));
+}
+
 static void test_versions(void **state) {
   (void)state;
   int version;
@@ -465,6 +495,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_devices),
       cmocka_unit_test(test_device_is_per_thread),
       cmocka_unit_test(test_device_reset),
+      cmocka_unit_test(test_reset_under_another_thread),
       cmocka_unit_test(test_versions),
       cmocka_unit_test(test_driver_entry_points),
       cmocka_unit_test(test_symbols_of_the_library),
