@@ -114,17 +114,16 @@ static rp_status push_class(struct builder *b, const struct rp_plan_class *c) {
 static rp_status push_pool(struct builder *b, const struct rp_plan_class *c) {
   if (!grow((void **)&b->plan->pools, &b->pool_capacity, b->plan->pool_count, sizeof(struct rp_plan_pool)))
     return RP_ERROR_NO_MEMORY;
-  b->plan->pools[b->plan->pool_count++] = (struct rp_plan_pool){
-      .rank = c->rank,
-      .stage = c->stage,
-      .direction = c->direction == RP_DIRECTION_GRADIENT ? RP_PLAN_GRADIENT : RP_PLAN_ACTIVATION,
-      .buffers = c->buffers,
-      .depth = c->depth,
-      .slots = c->slots,
-      .ring = c->ring,
-      .buffer_bytes = c->buffer_bytes,
-      .bytes_stock = c->bytes_stock,
-      .bytes_pooled = c->bytes_pooled};
+  b->plan->pools[b->plan->pool_count++] = (struct rp_plan_pool){.rank = c->rank,
+                                                                .stage = c->stage,
+                                                                .direction = (int)c->direction,
+                                                                .buffers = c->buffers,
+                                                                .depth = c->depth,
+                                                                .slots = c->slots,
+                                                                .ring = c->ring,
+                                                                .buffer_bytes = c->buffer_bytes,
+                                                                .bytes_stock = c->bytes_stock,
+                                                                .bytes_pooled = c->bytes_pooled};
   return RP_OK;
 }
 
