@@ -218,6 +218,87 @@ static void test_pitched_copies(void **state) {
   assert_cuda(cudaFree(rows));
 }
 
+static void test_3d_copies(void **state) {
+  (void)state;
+  enum { WIDTH = 8, HEIGHT = 4, DEPTH = 3, BYTES = WIDTH * HEIGHT * DEPTH };
+  char from[BYTES], to[BYTES], *cube;
+  struct cudaMemcpy3DParms copy = {.extent = {WIDTH, HEIGHT, DEPTH - 1}, .kind = cudaMemcpyHostToDevice};
+  for (size_t i = 0; i < sizeof from; i++)
+    from[i] = (char)i;
+  memset(to, -1, sizeof to);
+  assert_cuda(cudaMalloc((void **)&cube, BYTES));
+  copy.srcPtr = (struct cudaPitchedPtr){from, WIDTH, WIDTH, HEIGHT};
+  copy.dstPtr = (struct cudaPitchedPtr){cube, WIDTH, WIDTH, HEIGHT};
+  copy.srcPos.z = 1;
+  assert_cuda(cudaMemcpy3D(&copy));
+  copy.srcPos.z = 0;
+  copy.srcPtr.ptr = cube;
+  copy.dstPtr.ptr = to;
+  copy.kind = cudaMemcpyDeviceToHost;
+  assert_cuda(cudaMemcpy3DAsync(&copy, NULL));
+  assert_cuda(cudaDeviceSynchronize());
+  assert_memory_equal(to, from + WIDTH * HEIGHT, WIDTH * HEIGHT * (DEPTH - 1));
+  assert_int_equal(to[WIDTH * HEIGHT * (DEPTH - 1)], -1);
+  copy.dstPtr.pitch = WIDTH / 2;
+  assert_int_equal(cudaMemcpy3D(&copy), cudaErrorInvalidPitchValue);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidPitchValue);
+  assert_cuda(cudaFree(cube));
+}
+
+static void test_unregistered_variable(void **state) {
+  (void)state;
+  static int variable;
+  void *pointer;
+  size_t size;
+  assert_int_equal(cudaGetSymbolAddress(&pointer, &variable), cudaErrorInvalidSymbol);
+  assert_int_equal(cudaGetSymbolSize(&size, &variable), cudaErrorInvalidSymbol);
+  assert_int_equal(cudaMemcpyToSymbol(&variable, &size, 4, 0, cudaMemcpyHostToDevice),
+                   cudaErrorInvalidSymbol);
+  assert_int_equal(cudaMemcpyToSymbol(&variable, &size, 4, 0, cudaMemcpyDeviceToHost),
+                   cudaErrorInvalidMemcpyDirection);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidMemcpyDirection);
+}
+
+static void test_host_registration(void **state) {
+  (void)state;
+  struct cudaPointerAttributes attributes;
+  void *memory = aligned_alloc(4096, 4096), *device;
+  unsigned flags;
+  assert_non_null(memory);
+  assert_cuda(cudaHostRegister(memory, 4096, cudaHostRegisterPortable));
+  assert_int_equal(cudaHostRegister(memory, 4096, cudaHostRegisterPortable),
+                   cudaErrorHostMemoryAlreadyRegistered);
+  assert_cuda(cudaPointerGetAttributes(&attributes, memory));
+  assert_int_equal(attributes.type, cudaMemoryTypeHost);
+  assert_cuda(cudaHostGetDevicePointer(&device, memory, 0));
+  assert_cuda(cudaHostGetFlags(&flags, memory));
+  assert_true(flags & cudaHostRegisterPortable);
+  assert_cuda(cudaHostUnregister(memory));
+  assert_int_equal(cudaHostUnregister(memory), cudaErrorHostMemoryNotRegistered);
+  cudaGetLastError();
+  free(memory);
+}
+
+static void test_own_pool(void **state) {
+  (void)state;
+  struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned,
+                                   .location = {.type = cudaMemLocationTypeDevice, .id = 0}};
+  enum cudaMemAccessFlags access = cudaMemAccessFlagsProtNone;
+  cudaMemPool_t pool;
+  uint32_t *words;
+  uint64_t used = 0;
+  assert_cuda(cudaMemPoolCreate(&pool, &props));
+  assert_cuda(cudaMemPoolGetAccess(&access, pool, &props.location));
+  assert_int_equal(access, cudaMemAccessFlagsProtReadWrite);
+  assert_cuda(cudaMallocFromPoolAsync((void **)&words, WORD_BYTES, pool, NULL));
+  assert_cuda(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
+  assert_true(used >= WORD_BYTES);
+  assert_cuda(cudaFreeAsync(words, NULL));
+  assert_cuda(cudaDeviceSynchronize());
+  assert_cuda(cudaMemPoolTrimTo(pool, 0));
+  assert_cuda(cudaMemPoolDestroy(pool));
+}
+
 static void test_peer_copies(void **state) {
   (void)state;
   uint32_t *here = device_words(WORDS), *there;
@@ -487,6 +568,10 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_copy_kinds),
       cmocka_unit_test(test_async_copies),
       cmocka_unit_test(test_pitched_copies),
+      cmocka_unit_test(test_3d_copies),
+      cmocka_unit_test(test_unregistered_variable),
+      cmocka_unit_test(test_host_registration),
+      cmocka_unit_test(test_own_pool),
       cmocka_unit_test(test_peer_copies),
       cmocka_unit_test(test_pointer_attributes),
       cmocka_unit_test(test_async_allocation),
