@@ -32,6 +32,26 @@ static void test_launch_of_unknown_function(void **state) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidDeviceFunction);
 }
 
+/* A module that comes and goes, as by dlopen and dlclose: its symbols go with it. */
+static void test_unregistered_binary(void **state) {
+  (void)state;
+  static const char image[16], symbol;
+  uint32_t *words = device_words(WORDS), value = 6;
+  uint64_t count = WORDS;
+  void *args[] = {&words, &value, &count};
+  void **binary = __cudaRegisterFatBinary((void *)image);
+  __cudaRegisterFunction(binary, &symbol, NULL, "_Z4fillPjjm", -1, NULL, NULL, NULL, NULL, NULL);
+  __cudaRegisterFatBinaryEnd(binary);
+  assert_int_equal(__cudaInitModule(binary), 1);
+  assert_cuda(cudaLaunchKernel(&symbol, one, one, args, 0, NULL));
+  assert_device_words(words, 6, WORDS);
+  __cudaUnregisterFatBinary(binary);
+  assert_int_equal(rpsim_call_count("cuLibraryUnload"), 1);
+  assert_int_equal(cudaLaunchKernel(&symbol, one, one, args, 0, NULL), cudaErrorInvalidDeviceFunction);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidDeviceFunction);
+  assert_cuda(cudaFree(words));
+}
+
 static void test_launch_configuration(void **state) {
   (void)state;
   struct gate *gate = NULL;
@@ -559,6 +579,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_launch_by_symbol),
       cmocka_unit_test(test_launch_of_unknown_function),
+      cmocka_unit_test(test_unregistered_binary),
       cmocka_unit_test(test_launch_configuration),
       cmocka_unit_test(test_launch_as_compiled),
       cmocka_unit_test(test_other_launch_calls),
