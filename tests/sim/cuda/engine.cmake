@@ -5,6 +5,8 @@ set(RPSIM_ENGINE_SOURCES
   engine_copy.c
   engine_event.c
   engine_fault.c
+  engine_graph.c
+  engine_graph_exec.c
   engine_launch.c
   engine_memory.c
   engine_memory_host.c
