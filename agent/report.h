@@ -37,7 +37,7 @@ struct rp_versions {
 struct rp_evidence {
   const char *name; /**< "interposer", "cupti", "nccl_profiler", "nvtx", "uprobes" */
   bool active;
-  char reason[256]; /**< why it is missing; "" when active */
+  char reason[256]; /**< why it is missing, or what limits it; "" if nothing does */
 };
 
 struct rp_device_info {

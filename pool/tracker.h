@@ -3,8 +3,8 @@
  *
  *   event -> allocation map -> receive buffers -> lifetimes -> steps -> channels -> snapshot
  *
- * It is pure: no CUDA, no file, no thread, no clock. Its owner serialises calls; every function says nothing about
- * threads because none of them may be called for one tracker from two threads at once.
+ * It is pure: no CUDA, no file, no thread, no clock. Its owner serialises calls; every function says nothing
+ * about threads because none of them may be called for one tracker from two threads at once.
  */
 #ifndef RP_POOL_TRACKER_H
 #define RP_POOL_TRACKER_H
@@ -84,22 +84,22 @@ struct rp_channel {
   int32_t peer;
   int32_t device;
   enum rp_direction direction;
-  uint32_t stage_ordinal; /**< which of the stages of this process, in the order found; 0-based */
-  uint64_t buffer_bytes;  /**< bytes of one receive */
-  uint32_t buffers;       /**< N: receives of the channel in one step */
-  uint32_t depth;         /**< D of the last complete step; 0 before there is one */
+  uint32_t stage_ordinal;        /**< which of the stages of this process, in the order found; 0-based */
+  uint64_t buffer_bytes;         /**< bytes of one receive */
+  uint32_t buffers;              /**< N: receives of the channel in one step */
+  uint32_t depth;                /**< D of the last complete step; 0 before there is one */
   uint32_t depth_min, depth_max; /**< over all complete steps */
   uint32_t slots;                /**< K = min(N, D + slack) */
-  uint64_t transfers;            /**< receives ever posted in the channel */
+  uint64_t transfers;            /**< receives of its complete steps */
   uint64_t bytes_transferred;
   uint64_t steps_complete;
   enum rp_allocation_style style;
-  enum rp_reason reason;     /**< the decision */
-  uint64_t held_bytes;       /**< allocated for its receive buffers (just in time: peak at once) */
-  uint64_t needed_bytes;     /**< D buffers */
-  uint64_t would_save_bytes; /**< N - K buffers where poolable, else 0 */
-  uint64_t unreachable_bytes; /**< bytes in allocations shared with others */
-  bool estimate; /**< release known from answers only: the numbers are an estimate */
+  enum rp_reason reason;         /**< the decision */
+  uint64_t held_bytes;           /**< allocated for its receive buffers (just in time: peak at once) */
+  uint64_t needed_bytes;         /**< D buffers */
+  uint64_t would_save_bytes;     /**< N - K buffers where poolable, else 0 */
+  uint64_t unreachable_bytes;    /**< bytes in allocations shared with others */
+  bool estimate;                 /**< release known from answers only: the numbers are an estimate */
   struct rp_lifetime *lifetimes; /**< of the last complete step, by microbatch; owned by the snapshot */
   size_t lifetime_count;
 };
@@ -109,13 +109,13 @@ struct rp_snapshot {
   struct rp_channel *channels;
   size_t channel_count;
   uint64_t steps_complete;
-  uint64_t events[RP_EVENT_KIND_COUNT];        /**< seen, by kind */
-  uint64_t events_by_source[RP_SOURCE_COUNT];  /**< seen, by source */
-  uint64_t events_ignored;       /**< below the size threshold, or of no receive buffer */
-  uint64_t lifetimes_dropped;    /**< history that did not fit the stated bounds */
+  uint64_t events[RP_EVENT_KIND_COUNT];       /**< seen, by kind */
+  uint64_t events_by_source[RP_SOURCE_COUNT]; /**< seen, by source */
+  uint64_t events_ignored;                    /**< below the size threshold, or of no receive buffer */
+  uint64_t lifetimes_dropped;                 /**< history that did not fit the stated bounds */
   uint64_t allocations_dropped;
   uint64_t companions_dropped;
-  uint64_t tracker_bytes;        /**< host memory the tracker holds */
+  uint64_t tracker_bytes;                              /**< host memory the tracker holds */
   uint64_t held_bytes, needed_bytes, would_save_bytes; /**< sums over the channels */
 };
 
@@ -131,7 +131,7 @@ struct rp_tracker_options {
   uint64_t min_bytes;   /**< smaller receives are ignored [65536; 1 = none is] */
   uint32_t slack;       /**< slots beyond D, used as given (0 is a value) */
   uint32_t max_buffers; /**< receive buffers tracked at once [65536] */
-  uint32_t max_history; /**< receives kept for step detection [65536] */
+  uint32_t max_history; /**< receives kept while no step is known yet [16384] */
 };
 
 struct rp_tracker;
@@ -142,12 +142,12 @@ struct rp_tracker *rp_tracker_create(const struct rp_tracker_options *options,
 /** Frees it; NULL is allowed. The sink is not called. */
 void rp_tracker_destroy(struct rp_tracker *tracker);
 
-/** Takes one event, in `seq` order. RP_ERROR_LIMIT or RP_ERROR_NO_MEMORY: the event was counted and dropped and the
- *  tracker stays usable. RP_ERROR_VERSION: not an event record this build knows. */
+/** Takes one event, in `seq` order. RP_ERROR_LIMIT or RP_ERROR_NO_MEMORY: the event was counted and dropped
+ * and the tracker stays usable. RP_ERROR_VERSION: not an event record this build knows. */
 rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *event);
 
-/** The process ends at `time_ns`: what is open is closed, so that the last step counts as complete if it is. Events
- *  after it are ignored. */
+/** The process ends at `time_ns`: what is open is closed, so that the last step counts as complete if it is.
+ * Events after it are ignored. */
 void rp_tracker_finish(struct rp_tracker *tracker, uint64_t time_ns);
 
 /** Device allocation that contains `address`: begin and bytes (may be NULL), or RP_ERROR_NOT_FOUND. */

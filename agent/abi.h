@@ -1,0 +1,27 @@
+/** @file abi.h
+ * The few types that interposed CUDA and NCCL calls pass by value. The agent includes no CUDA header;
+ * cupti/abi_check.c proves against the real ones that these have the same layout.
+ */
+#ifndef RP_AGENT_ABI_H
+#define RP_AGENT_ABI_H
+
+/** dim3 */
+struct rp_abi_dim3 {
+  unsigned x, y, z;
+};
+
+/** ncclUniqueId */
+struct rp_abi_unique_id {
+  char internal[128];
+};
+
+#define RP_ABI_SUCCESS 0
+#define RP_ABI_NCCL_IN_PROGRESS 7 /**< ncclInProgress: a non-blocking communicator goes on by itself */
+
+/** Bytes of one element of ncclDataType_t `type`; 0 if unknown. */
+static inline unsigned rp_abi_nccl_type_bytes(int type) {
+  static const unsigned char bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return type >= 0 && (unsigned)type < sizeof bytes ? bytes[type] : 0;
+}
+
+#endif

@@ -1,0 +1,466 @@
+/* The core: one mutex around the tracker, the range filter that it feeds, communicators, and the rule that an
+ * operation seen by two sources counts once. Lock order: this mutex is taken last and nothing is called under
+ * it but the tracker. */
+#include "agent/agent.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/names.h"
+#include "agent/posts.h"
+#include "agent/range_filter.h"
+#include "agent/reporter.h"
+#include "agent/state.h"
+
+#define COMMS_MAX 256
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct rp_tracker *tracker;           /* lock */
+static uint64_t next_seq;                    /* lock */
+static uint64_t events_lost;                 /* lock */
+static struct rp_comm_info comms[COMMS_MAX]; /* lock */
+static size_t comm_count;                    /* lock */
+static struct rp_post_table posts;           /* lock */
+static bool profiler_expected;               /* lock */
+static uint64_t unmatched, matched;          /* lock */
+static struct rp_range_filter filter;        /* written under lock, read by anybody */
+static _Atomic uint64_t first_receive_ns;
+static uint32_t own_pid; /* set once, before any event */
+
+/* ---- events ---- */
+
+static void range_added(void *context, uint64_t begin, uint64_t end) {
+  (void)context;
+  rp_filter_add(&filter, begin, end);
+}
+
+static void range_removed(void *context, uint64_t begin, uint64_t end) {
+  (void)context;
+  rp_filter_remove(&filter, begin, end);
+}
+
+static uint64_t operations_begun(void) {
+  return rp_thread_counts_sum(offsetof(struct rp_thread_counts, operations));
+}
+
+static struct rp_event new_event(enum rp_event_kind kind, enum rp_event_source source) {
+  return (struct rp_event){.version = RP_EVENT_VERSION,
+                           .kind = (uint16_t)kind,
+                           .source = (uint16_t)source,
+                           .pid = own_pid,
+                           .tid = rp_thread_id(),
+                           .peer = -1,
+                           .device = -1};
+}
+
+/* Under the lock: gives the event its place and hands it over. */
+static void hand_over(struct rp_event *event) {
+  if (!tracker) return;
+  event->seq = ++next_seq;
+  event->time_ns = rp_now_ns();
+  if (rp_tracker_event(tracker, event) != RP_OK) events_lost++;
+}
+
+static void emit(struct rp_event *event) {
+  event->device = rp_driver_current_device();
+  event->operations = operations_begun();
+  pthread_mutex_lock(&lock);
+  hand_over(event);
+  pthread_mutex_unlock(&lock);
+}
+
+static uint16_t capture_flag(uint64_t stream) {
+  return rp_driver_stream_capturing(stream) ? RP_EVENT_FLAG_CAPTURED : 0;
+}
+
+/* ---- launches ---- */
+
+static bool launch_begun(void) {
+  if (rp_thread.depth[RP_CALL_NCCL]) return false; /* its accesses come from its API */
+  rp_count(&rp_thread_counts()->operations, 1);
+  return !rp_filter_is_empty(&filter);
+}
+
+/* Under the lock: the other device addresses of the launch that lie in known allocations, in parameter order.
+ */
+static void add_companions(struct rp_event *event, const struct rp_launch_words *words) {
+  for (size_t i = 0; i < words->count; i++) {
+    uint64_t value = words->words[i].value;
+    if (value == event->address || rp_tracker_allocation_at(tracker, value, NULL, NULL) != RP_OK) continue;
+    if (event->companion_count < RP_EVENT_COMPANIONS)
+      event->companion[event->companion_count++] = value;
+    else
+      event->companions_dropped++;
+  }
+}
+
+static bool named_before(const struct rp_launch_words *words, size_t i) {
+  for (size_t j = 0; j < i; j++)
+    if (words->words[j].hit && words->words[j].value == words->words[i].value) return true;
+  return false;
+}
+
+static void note_name(uint64_t function, const char *symbol) {
+  uint32_t generation = rp_launch_generation();
+  if (rp_names_known(function, generation)) return;
+  char name[256];
+  if (!symbol && rp_driver_function_name(function, name, sizeof name)) symbol = name;
+  if (!symbol) return;
+  pthread_mutex_lock(&lock);
+  rp_names_note(function, generation, symbol);
+  pthread_mutex_unlock(&lock);
+}
+
+static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words,
+                     enum rp_event_source source) {
+  struct rp_event base = new_event(RP_EVENT_KERNEL, source);
+  base.flags = (uint16_t)launch->event_flags | capture_flag(launch->stream);
+  base.device = rp_driver_current_device();
+  base.stream = launch->stream;
+  base.function = launch->function;
+  base.operations = operations_begun() - 1; /* begun before this launch */
+  note_name(launch->function, launch->symbol);
+  rp_count(&rp_thread_counts()->hits, 1);
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < words->count && tracker; i++) {
+    if (!words->words[i].hit || named_before(words, i)) continue;
+    struct rp_event event = base;
+    event.address = words->words[i].value;
+    event.arg_offset = words->words[i].offset;
+    add_companions(&event, words);
+    hand_over(&event);
+    base.flags |= RP_EVENT_FLAG_INPLACE;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void launch_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words) {
+  take_hit(launch, words, RP_SOURCE_CUPTI);
+}
+
+void rp_agent_launch(const struct rp_cuda_launch *launch) {
+  struct rp_launch_words words;
+  if (!launch_begun()) return;
+  if (rp_launch_scan(launch, &rp_agent_sink()->filter, &words))
+    take_hit(launch, &words, RP_SOURCE_INTERPOSER);
+}
+
+/* ---- other operations ---- */
+
+static void take_copy(const struct rp_cuda_op *op, enum rp_event_source source) {
+  if (rp_thread.depth[RP_CALL_NCCL]) return;
+  rp_count(&rp_thread_counts()->operations, 1);
+  bool reads = op->source_bytes && rp_filter_overlaps(&filter, op->source, op->source + op->source_bytes);
+  bool writes = op->bytes && rp_filter_overlaps(&filter, op->address, op->address + op->bytes);
+  if (!reads && !writes) return;
+  struct rp_event event = new_event(RP_EVENT_COPY_READ, source);
+  event.stream = op->stream;
+  event.flags = capture_flag(op->stream);
+  event.device = rp_driver_current_device();
+  event.operations = operations_begun() - 1;
+  rp_count(&rp_thread_counts()->hits, 1);
+  pthread_mutex_lock(&lock);
+  if (reads) {
+    event.address = op->source;
+    event.bytes = op->source_bytes;
+    hand_over(&event);
+    event.flags |= RP_EVENT_FLAG_INPLACE;
+  }
+  if (writes) {
+    event.kind = RP_EVENT_COPY_WRITE;
+    event.address = op->address;
+    event.bytes = op->bytes;
+    hand_over(&event);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void take_memset(const struct rp_cuda_op *op, enum rp_event_source source) {
+  if (rp_thread.depth[RP_CALL_NCCL]) return;
+  rp_count(&rp_thread_counts()->operations, 1);
+  if (!rp_filter_overlaps(&filter, op->address, op->address + op->bytes)) return;
+  struct rp_event event = new_event(RP_EVENT_MEMSET, source);
+  event.address = op->address;
+  event.bytes = op->bytes;
+  event.stream = op->stream;
+  event.flags = capture_flag(op->stream);
+  rp_count(&rp_thread_counts()->hits, 1);
+  event.device = rp_driver_current_device();
+  event.operations = operations_begun() - 1;
+  pthread_mutex_lock(&lock);
+  hand_over(&event);
+  pthread_mutex_unlock(&lock);
+}
+
+static void take_plain(const struct rp_cuda_op *op, enum rp_event_source source) {
+  struct rp_event event = new_event(op->kind, source);
+  event.address = op->address;
+  event.bytes = op->bytes;
+  event.stream = op->stream;
+  event.aux = op->aux;
+  emit(&event);
+}
+
+static void take_allocation(const struct rp_cuda_op *op, enum rp_event_source source) {
+  if (source == RP_SOURCE_CUPTI && rp_thread.depth[RP_CALL_ALLOC]) return; /* the interposer reports it */
+  if (source == RP_SOURCE_CUPTI)
+    rp_reporter_look_for_modules();
+  else if (op->kind == RP_EVENT_ALLOC)
+    rp_reporter_driver_initialised(); /* without CUPTI nobody else says so */
+  take_plain(op, source);
+}
+
+/* Order matters only where there are receive buffers to order. */
+static void take_order(const struct rp_cuda_op *op, enum rp_event_source source) {
+  if (source == RP_SOURCE_CUPTI && rp_thread.depth[RP_CALL_ORDER]) return;
+  if (!rp_filter_is_empty(&filter)) take_plain(op, source);
+}
+
+void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
+  switch (op->kind) {
+  case RP_EVENT_COPY_READ:
+  case RP_EVENT_COPY_WRITE:
+    take_copy(op, source);
+    break;
+  case RP_EVENT_MEMSET:
+    take_memset(op, source);
+    break;
+  case RP_EVENT_ALLOC:
+  case RP_EVENT_FREE:
+    take_allocation(op, source);
+    break;
+  default:
+    take_order(op, source);
+    break;
+  }
+}
+
+static void op_from_cupti(const struct rp_cuda_op *op) {
+  rp_agent_op(op, RP_SOURCE_CUPTI);
+}
+
+/* ---- NCCL ---- */
+
+static void note_first_receive(void) {
+  uint64_t none = 0;
+  if (atomic_load_explicit(&first_receive_ns, memory_order_relaxed) == 0)
+    (void)atomic_compare_exchange_strong_explicit(&first_receive_ns, &none, rp_now_ns(), memory_order_relaxed,
+                                                  memory_order_relaxed);
+}
+
+void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t address, uint64_t bytes,
+                       uint64_t stream) {
+  struct rp_event event = new_event(receive ? RP_EVENT_RECV : RP_EVENT_SEND, RP_SOURCE_INTERPOSER);
+  event.comm = comm;
+  event.peer = peer;
+  event.address = address;
+  event.bytes = bytes;
+  event.stream = stream;
+  event.flags = capture_flag(stream);
+  event.device = rp_driver_current_device();
+  event.operations = operations_begun();
+  pthread_mutex_lock(&lock);
+  if (profiler_expected) rp_posts_add(&posts, receive, peer, address);
+  hand_over(&event);
+  pthread_mutex_unlock(&lock);
+  if (receive) note_first_receive();
+}
+
+void rp_agent_group(bool start) {
+  struct rp_event event = new_event(start ? RP_EVENT_GROUP_START : RP_EVENT_GROUP_END, RP_SOURCE_INTERPOSER);
+  emit(&event);
+}
+
+static struct rp_comm_info *find_comm(uint64_t comm) {
+  for (size_t i = 0; i < comm_count; i++)
+    if (comms[i].comm == comm) return &comms[i];
+  return NULL;
+}
+
+/* Under the lock. A destroyed communicator stays listed: the report names it. */
+static void remember_comm(const struct rp_comm_info *info) {
+  struct rp_comm_info *place = find_comm(info->comm);
+  if (!place && comm_count < COMMS_MAX) place = &comms[comm_count++];
+  if (place) *place = *info;
+}
+
+static void introduce_comm(const struct rp_comm_info *info, enum rp_event_source source) {
+  struct rp_event event = new_event(RP_EVENT_COMM_INIT, source);
+  event.comm = info->comm;
+  event.peer = info->rank;
+  event.bytes = (uint64_t)(info->ranks < 0 ? 0 : info->ranks);
+  event.aux = info->id_hash;
+  event.device = rp_driver_current_device();
+  event.operations = operations_begun();
+  pthread_mutex_lock(&lock);
+  remember_comm(info);
+  hand_over(&event);
+  pthread_mutex_unlock(&lock);
+}
+
+void rp_agent_comm_init(uint64_t comm, int32_t rank, int32_t ranks, uint64_t id_hash) {
+  const struct rp_comm_info info = {.comm = comm, .id_hash = id_hash, .rank = rank, .ranks = ranks};
+  introduce_comm(&info, RP_SOURCE_INTERPOSER);
+}
+
+void rp_agent_comm_destroy(uint64_t comm, bool aborted) {
+  struct rp_event event = new_event(RP_EVENT_COMM_DESTROY, RP_SOURCE_INTERPOSER);
+  event.comm = comm;
+  event.aux = aborted;
+  emit(&event);
+}
+
+uint64_t rp_agent_comm_hash(uint64_t comm) {
+  pthread_mutex_lock(&lock);
+  const struct rp_comm_info *info = find_comm(comm);
+  uint64_t hash = info ? info->id_hash : 0;
+  pthread_mutex_unlock(&lock);
+  return hash;
+}
+
+void rp_agent_expect_profiler(void) {
+  pthread_mutex_lock(&lock);
+  profiler_expected = true;
+  pthread_mutex_unlock(&lock);
+}
+
+/* Whether an interposed call announced this transfer; counts either way. */
+static bool announced(bool receive, int32_t peer, uint64_t address, bool *new_comm, uint64_t comm) {
+  pthread_mutex_lock(&lock);
+  bool found = rp_posts_take(&posts, receive, peer, address);
+  if (found)
+    matched++;
+  else
+    unmatched++;
+  *new_comm = !found && !find_comm(comm);
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+void rp_agent_profiled_transfer(bool receive, const struct rp_comm_info *comm, int32_t peer, uint64_t address,
+                                uint64_t bytes) {
+  bool new_comm;
+  if (announced(receive, peer, address, &new_comm, comm->comm)) return;
+  if (new_comm) introduce_comm(comm, RP_SOURCE_NCCL_PROFILER);
+  struct rp_event event = new_event(receive ? RP_EVENT_RECV : RP_EVENT_SEND, RP_SOURCE_NCCL_PROFILER);
+  event.flags = RP_EVENT_FLAG_AFTER;
+  event.comm = comm->comm;
+  event.peer = peer;
+  event.address = address;
+  event.bytes = bytes;
+  emit(&event);
+  if (receive) note_first_receive();
+}
+
+/* ---- sink ---- */
+
+static bool enter_callback(void) {
+  if (!rp_state_is_on() || rp_thread.busy) return false;
+  rp_thread.busy = 1;
+  rp_thread.callback_started_ns = rp_cost_begin();
+  return true;
+}
+
+static void leave_callback(void) {
+  rp_cost_end(rp_thread.callback_started_ns);
+  rp_thread.busy = 0;
+}
+
+static bool overlaps(uint64_t begin, uint64_t end) {
+  return rp_filter_overlaps(&filter, begin, end);
+}
+
+static void take_label(const char *text) {
+  struct rp_event event = new_event(RP_EVENT_LABEL, RP_SOURCE_CUPTI);
+  uint64_t id = 0xcbf29ce484222325u;
+  for (const char *c = text; c && *c; c++)
+    id = (id ^ (unsigned char)*c) * 0x100000001b3u;
+  event.function = text ? id : 0;
+  event.aux = text != NULL;
+  event.operations = operations_begun();
+  pthread_mutex_lock(&lock);
+  if (text && !rp_names_known(id, 0)) rp_names_note(id, 0, text);
+  hand_over(&event);
+  pthread_mutex_unlock(&lock);
+}
+
+static const struct rp_cuda_sink sink = {
+    .filter = {.low = &filter.low, .high = &filter.high, .overlaps = overlaps},
+    .enter = enter_callback,
+    .leave = leave_callback,
+    .launch_begun = launch_begun,
+    .launch_hit = launch_hit,
+    .op = op_from_cupti,
+    .initialised = rp_reporter_driver_initialised,
+    .code_loaded = rp_reporter_look_for_modules,
+    .label = take_label,
+};
+
+const struct rp_cuda_sink *rp_agent_sink(void) {
+  return &sink;
+}
+
+/* ---- life ---- */
+
+rp_status rp_agent_start(const struct rp_config *config) {
+  const struct rp_tracker_options options = {.min_bytes = config->min_bytes, .slack = config->slack};
+  const struct rp_tracker_sink to_filter = {.range_added = range_added, .range_removed = range_removed};
+  own_pid = (uint32_t)getpid();
+  struct rp_tracker *created = rp_tracker_create(&options, &to_filter);
+  if (!created) return RP_ERROR_NO_MEMORY;
+  pthread_mutex_lock(&lock);
+  tracker = created;
+  pthread_mutex_unlock(&lock);
+  return RP_OK;
+}
+
+void rp_agent_finish(void) {
+  pthread_mutex_lock(&lock);
+  if (tracker) rp_tracker_finish(tracker, rp_now_ns());
+  pthread_mutex_unlock(&lock);
+}
+
+const char *rp_agent_function_name(void *context, uint64_t function) {
+  (void)context;
+  return rp_names_get(function);
+}
+
+static void fill_cost(struct rp_agent_cost *cost, const struct rp_snapshot *snapshot) {
+  cost->callbacks = rp_thread_counts_sum(offsetof(struct rp_thread_counts, callbacks));
+  cost->callback_hits = rp_thread_counts_sum(offsetof(struct rp_thread_counts, hits));
+  cost->callbacks_timed = rp_thread_counts_sum(offsetof(struct rp_thread_counts, timed));
+  uint64_t timed_ns = rp_thread_counts_sum(offsetof(struct rp_thread_counts, timed_ns));
+  double each = cost->callbacks_timed ? (double)timed_ns / (double)cost->callbacks_timed : 0;
+  cost->callback_time_ns = (uint64_t)(each * (double)cost->callbacks);
+  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + rp_names_bytes() + sizeof comms +
+                      sizeof posts +
+                      3 * sizeof(uint64_t) * atomic_load_explicit(&filter.count, memory_order_relaxed);
+}
+
+rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *cost,
+                           struct rp_comm_info *out_comms, size_t capacity, size_t *out_count) {
+  memset(snapshot, 0, sizeof *snapshot);
+  memset(cost, 0, sizeof *cost);
+  pthread_mutex_lock(&lock);
+  rp_status status = tracker ? rp_tracker_snapshot(tracker, snapshot) : RP_ERROR_STATE;
+  *out_count = comm_count < capacity ? comm_count : capacity;
+  memcpy(out_comms, comms, *out_count * sizeof comms[0]);
+  cost->events_lost = events_lost;
+  pthread_mutex_unlock(&lock);
+  fill_cost(cost, snapshot);
+  return status;
+}
+
+uint64_t rp_agent_first_receive_ns(void) {
+  return atomic_load_explicit(&first_receive_ns, memory_order_relaxed);
+}
+
+void rp_agent_profiler_counts(uint64_t *out_unmatched, uint64_t *out_matched) {
+  pthread_mutex_lock(&lock);
+  *out_unmatched = unmatched;
+  *out_matched = matched;
+  pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,99 @@
+/* `recvpool plan`: how many receive buffers a schedule needs, on paper. */
+#include <errno.h>
+#include <string.h>
+
+#include "agent/plan_command.h"
+
+static int fail(rp_status status, const char *message) {
+  rp_cmd_error("plan", "%s", message[0] ? message : rp_status_text(status));
+  return RP_EXIT_FAILURE;
+}
+
+static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **plan,
+                           struct rp_plan_provenance *provenance, char *message, size_t message_size) {
+  *provenance = (struct rp_plan_provenance){.replicas = a->replicas, .recvpool = RECVPOOL_VERSION};
+  if (a->schedule) {
+    provenance->kind = "schedule";
+    provenance->source = a->schedule;
+    return rp_plan_create_named(a->schedule, a->ranks, a->stages / a->ranks, a->microbatches, &a->options,
+                                plan, message, message_size);
+  }
+  if (a->lowered) {
+    provenance->kind = "lowered_file";
+    provenance->source = a->lowered;
+    return rp_plan_from_file(a->lowered, &a->options, plan, message, message_size);
+  }
+  provenance->kind = "report";
+  provenance->source = a->from_report;
+  return rp_plan_from_reports(a->from_report, &a->options, plan, message, message_size);
+}
+
+/* JSON integers and the sums over replicas must hold every number. */
+static bool sums_fit(const struct rp_plan *plan, int32_t replicas) {
+  struct rp_plan_totals t;
+  uint64_t product;
+  rp_plan_totals(plan, &t);
+  return !__builtin_mul_overflow(t.bytes_stock, (uint64_t)replicas, &product) && product <= INT64_MAX;
+}
+
+static int put_out(const struct rp_plan_arguments *a, const struct rp_plan *plan,
+                   const struct rp_plan_provenance *provenance) {
+  json_t *json = a->json || a->output ? rp_plan_to_json(plan, provenance) : NULL;
+  int status = 0;
+  if ((a->json || a->output) && !json) return fail(RP_ERROR_NO_MEMORY, "");
+  if (a->output && rp_plan_write(json, a->output) != RP_OK) {
+    rp_cmd_error("plan", "cannot write %s: %s", a->output, strerror(errno));
+    status = RP_EXIT_FAILURE;
+  }
+  if (a->json) {
+    json_dumpf(json, stdout, JSON_INDENT(1));
+    putchar('\n');
+  } else {
+    rp_plan_print(plan, provenance, a->stage, stdout);
+    if (a->timeline) rp_plan_print_timeline(plan, a->stage, stdout);
+    if (a->output && !status) printf("Plan written to %s.\n", a->output);
+  }
+  json_decref(json);
+  if (fflush(stdout) != 0 || ferror(stdout)) {
+    rp_cmd_error("plan", "cannot write to stdout");
+    status = RP_EXIT_FAILURE;
+  }
+  return status;
+}
+
+static int compare(const struct rp_plan_arguments *a) {
+  struct rp_plan *plan = NULL, *run = NULL;
+  struct rp_plan_provenance provenance;
+  char message[512] = "";
+  rp_status status = make_plan(a, &plan, &provenance, message, sizeof(message));
+  if (!status) status = rp_plan_from_reports(a->from_report, &a->options, &run, message, sizeof(message));
+  size_t departures = status ? 0 : rp_plan_print_departures(plan, run, stdout);
+  rp_plan_destroy(plan);
+  rp_plan_destroy(run);
+  if (status) return fail(status, message);
+  return departures || fflush(stdout) != 0 ? RP_EXIT_FAILURE : 0;
+}
+
+int rp_cmd_plan(int argc, char **argv) {
+  struct rp_plan_arguments a;
+  int taken = rp_plan_take_arguments(argc, argv, &a);
+  if (taken >= 0) return taken;
+  a.options.tensor_bytes = a.tensor_bytes;
+  if (a.compare) return compare(&a);
+  struct rp_plan *plan = NULL;
+  struct rp_plan_provenance provenance;
+  char message[512] = "";
+  rp_status status = make_plan(&a, &plan, &provenance, message, sizeof(message));
+  if (status) return fail(status, message);
+  int result;
+  if (a.stage >= plan->stages) {
+    rp_cmd_error("plan", "there is no stage %d; stages are 0 to %d", (int)a.stage, (int)plan->stages - 1);
+    result = RP_EXIT_USAGE;
+  } else if (!sums_fit(plan, a.replicas)) {
+    result = fail(RP_ERROR_LIMIT, "the sizes are too large to add up; are bytes and replicas right?");
+  } else {
+    result = put_out(&a, plan, &provenance);
+  }
+  rp_plan_destroy(plan);
+  return result;
+}

@@ -1,0 +1,257 @@
+/* Reports as a table for people: one row per rank, direction and stage, totals, notes, and what follows from
+ * it all. */
+#include "agent/command.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+
+#include "pool/tracker.h"
+
+/* What the channels of a set say together, for the conclusion. */
+struct summary {
+  size_t channels, poolable, just_in_time, unbounded, within_slack, too_few, other;
+  uint64_t held_bytes, needed_bytes, saved_bytes;
+  bool activations_unbounded, gradients_unbounded, estimate;
+};
+
+static const char *text_of(const json_t *object, const char *key, const char *otherwise) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : otherwise;
+}
+
+/* Text from a file, which may hold what a terminal would obey: control characters become '?'. */
+static void print_plain(FILE *out, const char *text) {
+  for (; *text; text++)
+    fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+}
+
+static uint64_t count_of(const json_t *object, const char *key) {
+  json_int_t value = json_integer_value(json_object_get(object, key));
+  return value > 0 ? (uint64_t)value : 0;
+}
+
+static const char *reason_of(const json_t *channel) {
+  return text_of(json_object_get(channel, "decision"), "reason", "");
+}
+
+static bool in_job(const struct rp_read_set *set, size_t report, size_t job) {
+  return job == SIZE_MAX || set->reports[report].job == job;
+}
+
+uint64_t rp_report_total(const struct rp_read_set *set, size_t job, const char *key) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < set->count; i++)
+    if (in_job(set, i, job)) sum += count_of(json_object_get(set->reports[i].json, "totals"), key);
+  return sum;
+}
+
+static void format_bytes(uint64_t bytes, char *out, size_t out_size) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = (double)bytes;
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++)
+    value /= 1024;
+  snprintf(out, out_size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+}
+
+static void summarise(struct summary *summary, const json_t *channel) {
+  const char *reason = reason_of(channel);
+  bool activation = strcmp(text_of(channel, "direction", ""), "activation") == 0;
+  summary->channels++;
+  summary->held_bytes += count_of(channel, "held_bytes");
+  summary->needed_bytes += count_of(channel, "needed_bytes");
+  summary->saved_bytes += count_of(channel, "would_save_bytes");
+  summary->estimate |= json_is_true(json_object_get(channel, "estimate"));
+  if (strcmp(reason, rp_reason_name(RP_REASON_POOLABLE)) == 0) {
+    summary->poolable++;
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_JUST_IN_TIME)) == 0) {
+    summary->just_in_time++;
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_UNBOUNDED_DEPTH)) == 0) {
+    summary->unbounded++;
+    *(activation ? &summary->activations_unbounded : &summary->gradients_unbounded) = true;
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_WITHIN_SLACK)) == 0) {
+    summary->within_slack++;
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_TOO_FEW_STEPS)) == 0) {
+    summary->too_few++;
+  } else {
+    summary->other++;
+  }
+}
+
+static void conclude_saving(const struct summary *summary, char *out, size_t out_size) {
+  char saved[32], held[32];
+  format_bytes(summary->saved_bytes, saved, sizeof saved);
+  format_bytes(summary->held_bytes, held, sizeof held);
+  const char *rest = "";
+  if (summary->activations_unbounded && summary->gradients_unbounded)
+    rest = "; where D = N there is nothing to save";
+  else if (summary->activations_unbounded)
+    rest = "; on activations with D = N there is nothing to save: all of them are in use at once";
+  else if (summary->gradients_unbounded)
+    rest = "; on gradients with D = N there is nothing to save: all of them are in use at once";
+  snprintf(out, out_size, "pooling would save %s%s of the %s held for receive buffers%s.",
+           summary->estimate ? "about " : "", saved, held, rest);
+}
+
+void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+  struct summary summary = {0};
+  for (size_t i = 0; i < set->count; i++) {
+    const json_t *channels = json_object_get(set->reports[i].json, "channels");
+    for (size_t c = 0; in_job(set, i, job) && c < json_array_size(channels); c++)
+      summarise(&summary, json_array_get(channels, c));
+  }
+  if (summary.channels == 0)
+    snprintf(out, out_size, "no receives were seen, so there is nothing to say about pooling.");
+  else if (summary.saved_bytes > 0)
+    conclude_saving(&summary, out, out_size);
+  else if (summary.just_in_time == summary.channels)
+    snprintf(out, out_size,
+             "nothing to pool: receive buffers are allocated just before the receive and freed after their "
+             "last use.");
+  else if (summary.too_few > 0)
+    snprintf(out, out_size, "undecided: fewer than two complete steps were seen on some channels.");
+  else if (summary.unbounded == summary.channels)
+    snprintf(out, out_size, "nothing to save: every receive buffer is in use at once (D = N).");
+  else if (summary.other == 0)
+    snprintf(out, out_size,
+             "nothing to save: the buffers in use at once, with slack, reach the number held.");
+  else
+    snprintf(out, out_size, "nothing can be pooled; the decision column says why.");
+}
+
+static void format_depth(const json_t *channel, char *out, size_t out_size) {
+  uint64_t depth = count_of(channel, "depth"), least = count_of(channel, "depth_min"),
+           most = count_of(channel, "depth_max");
+  if (least != most)
+    snprintf(out, out_size, "%llu-%llu", (unsigned long long)least, (unsigned long long)most);
+  else
+    snprintf(out, out_size, "%llu", (unsigned long long)depth);
+}
+
+static void format_process(const json_t *report, char *rank, char *process, size_t size) {
+  const json_t *identity = json_object_get(report, "process");
+  const json_t *known = json_object_get(identity, "rank");
+  if (json_is_integer(known))
+    snprintf(rank, size, "%lld", (long long)json_integer_value(known));
+  else
+    snprintf(rank, size, "-");
+  snprintf(process, size, "%.40s:%llu", text_of(identity, "host", "?"),
+           (unsigned long long)count_of(identity, "pid"));
+  for (char *c = process; *c; c++)
+    if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+}
+
+#define ROW "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s  %s\n"
+
+static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel) {
+  char stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32], needed[32], saved[32];
+  const json_t *from = json_object_get(channel, "peer");
+  snprintf(stage, sizeof stage, "%llu", (unsigned long long)count_of(channel, "stage_ordinal"));
+  snprintf(peer, sizeof peer, json_is_integer(from) ? "%lld" : "-", (long long)json_integer_value(from));
+  snprintf(buffers, sizeof buffers, "%llu", (unsigned long long)count_of(channel, "buffers"));
+  snprintf(slots, sizeof slots, "%llu", (unsigned long long)count_of(channel, "slots"));
+  format_depth(channel, depth, sizeof depth);
+  format_bytes(count_of(channel, "buffer_bytes"), size, sizeof size);
+  format_bytes(count_of(channel, "held_bytes"), held, sizeof held);
+  format_bytes(count_of(channel, "needed_bytes"), needed, sizeof needed);
+  format_bytes(count_of(channel, "would_save_bytes"), saved, sizeof saved);
+  fprintf(out, ROW, rank, process, text_of(channel, "direction", "unknown"), stage, peer, buffers, depth,
+          slots, size, held, needed, saved, reason_of(channel));
+}
+
+static void print_report(FILE *out, const json_t *report) {
+  char rank[64], process[64];
+  const json_t *channels = json_object_get(report, "channels");
+  format_process(report, rank, process, sizeof rank);
+  for (size_t c = 0; c < json_array_size(channels); c++)
+    print_channel(out, rank, process, json_array_get(channels, c));
+  if (json_array_size(channels) == 0) fprintf(out, "%-5s %-22s %s\n", rank, process, "no receives seen");
+}
+
+static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
+  size_t processes = 0;
+  double first = 0;
+  for (size_t i = 0; i < set->count; i++) {
+    if (!in_job(set, i, job)) continue;
+    double start = json_number_value(
+        json_object_get(json_object_get(set->reports[i].json, "process"), "start_unix_seconds"));
+    if (processes++ == 0 || start < first) first = start;
+  }
+  char when[32] = "?";
+  time_t seconds = (time_t)first;
+  struct tm broken;
+  if (gmtime_r(&seconds, &broken)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%SZ", &broken);
+  if (set->job_count > 1)
+    fprintf(out, "job %zu: %zu process%s from %s\n", job + 1, processes, processes == 1 ? "" : "es", when);
+  fprintf(out, ROW, "rank", "process", "direction", "stage", "peer", "N", "D", "K", "buffer", "held",
+          "needed", "would save", "decision");
+  for (size_t i = 0; i < set->count; i++)
+    if (in_job(set, i, job)) print_report(out, set->reports[i].json);
+  char held[32], needed[32], saved[32];
+  format_bytes(rp_report_total(set, job, "held_bytes"), held, sizeof held);
+  format_bytes(rp_report_total(set, job, "needed_bytes"), needed, sizeof needed);
+  format_bytes(rp_report_total(set, job, "would_save_bytes"), saved, sizeof saved);
+  fprintf(out, ROW, "total", "", "", "", "", "", "", "", "", held, needed, saved, "");
+}
+
+/* Counts one line among those said before; lines that many processes say are printed once. */
+static void count_note(json_t *notes, const char *text) {
+  if (!text) return;
+  json_int_t before = json_integer_value(json_object_get(notes, text));
+  json_object_set_new(notes, text, json_integer(before + 1));
+}
+
+/* The sources without which numbers are missing; the others only add labels and cross-checks. */
+static bool is_needed_source(const char *name) {
+  return strcmp(name, "interposer") == 0 || strcmp(name, "cupti") == 0;
+}
+
+static void note_evidence(json_t *notes, const json_t *source) {
+  const char *name = text_of(source, "name", ""), *reason = text_of(source, "reason", "");
+  bool active = json_is_true(json_object_get(source, "active"));
+  if (!is_needed_source(name) || (active && !reason[0])) return;
+  char text[512];
+  snprintf(text, sizeof text, "%s evidence from %s: %s", active ? "limited" : "no", name,
+           reason[0] ? reason : "?");
+  count_note(notes, text);
+}
+
+static void collect_notes(json_t *notes, const json_t *report) {
+  size_t index;
+  json_t *entry;
+  json_array_foreach(json_object_get(report, "evidence"), index, entry) note_evidence(notes, entry);
+  json_array_foreach(json_object_get(report, "warnings"), index, entry)
+      count_note(notes, json_string_value(entry));
+  const char *passive = json_string_value(json_object_get(report, "passive_reason"));
+  if (passive) {
+    char text[512];
+    snprintf(text, sizeof text, "the agent did nothing: %s", passive);
+    count_note(notes, text);
+  }
+}
+
+static void print_notes(FILE *out, const struct rp_read_set *set) {
+  json_t *notes = json_object();
+  for (size_t i = 0; i < set->count; i++)
+    collect_notes(notes, set->reports[i].json);
+  const char *text;
+  json_t *count;
+  json_object_foreach(notes, text, count) {
+    long long times = json_integer_value(count);
+    fputs("note: ", out);
+    print_plain(out, text);
+    fprintf(out, times > 1 ? " (%lld processes)\n" : "\n", times);
+  }
+  json_decref(notes);
+}
+
+void rp_report_print(const struct rp_read_set *set, FILE *out) {
+  char conclusion[512];
+  for (size_t job = 0; job < set->job_count; job++) {
+    print_job(out, set, job);
+    rp_report_conclude(set, job, conclusion, sizeof conclusion);
+    fprintf(out, "=> %s\n\n", conclusion);
+  }
+  print_notes(out, set);
+}

@@ -1,0 +1,65 @@
+/** @file command.h
+ * The parts of the `recvpool` command. Subcommands take their own arguments (argv[0] is their name) and
+ * return the exit status: 0, 1 for a failure, 2 for wrong usage. Nothing here is thread-safe.
+ */
+#ifndef RP_AGENT_COMMAND_H
+#define RP_AGENT_COMMAND_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "recvpool/status.h"
+
+#define RP_EXIT_FAILURE 1
+#define RP_EXIT_USAGE 2
+
+/** Runs a command with the agent attached; passes its exit status through. */
+int rp_cmd_run(int argc, char **argv);
+/** Shows the reports of any number of processes. */
+int rp_cmd_report(int argc, char **argv);
+/** Plans pools from a schedule on paper. */
+int rp_cmd_plan(int argc, char **argv);
+
+/** Prints "recvpool SUBCOMMAND: message" on stderr, as one line. */
+void rp_cmd_error(const char *subcommand, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Says what is wrong with the option that getopt_long answered with '?' or ':'; returns RP_EXIT_USAGE. */
+int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optind_before);
+
+/** Starts `argv` as a child, forwards signals to it and waits for it. Returns the exit status to end with:
+ * the child's, 128 + the signal that ended it, 127 where the command does not exist, 126 where it cannot be
+ * run. */
+int rp_cmd_spawn(char **argv);
+
+/** One report that was read. */
+struct rp_read_report {
+  char *path;
+  json_t *json;
+  size_t job; /**< index of its job: reports that share a communicator, directly or through others */
+};
+
+/** Reports read from files and folders, by job, then rank, then host and pid. */
+struct rp_read_set {
+  struct rp_read_report *reports;
+  size_t count;
+  size_t job_count;
+  json_t *skipped; /**< array of {path, reason} */
+};
+
+/** Adds FILE, or every *.json of folder DIR whose name does not begin with a dot. What cannot be used is
+ * added to `skipped` with the reason. RP_ERROR_NO_MEMORY is the only failure. */
+rp_status rp_read_add(struct rp_read_set *set, const char *path);
+/** Sorts the set and tells jobs apart. Call once, after the last rp_read_add. */
+rp_status rp_read_finish(struct rp_read_set *set);
+/** Frees what the set owns. */
+void rp_read_fini(struct rp_read_set *set);
+
+/** Prints the set as a table, totals and a conclusion. */
+void rp_report_print(const struct rp_read_set *set, FILE *out);
+/** Writes the one-sentence conclusion over `reports` (only those of `job` unless it is SIZE_MAX). */
+void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size);
+/** Sum of `key` over the totals of the reports of `job` (all if SIZE_MAX). */
+uint64_t rp_report_total(const struct rp_read_set *set, size_t job, const char *key);
+
+#endif

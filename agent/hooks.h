@@ -1,0 +1,41 @@
+/** @file hooks.h
+ * The wrappers that the interposer puts in place, and what they share.
+ */
+#ifndef RP_AGENT_HOOKS_H
+#define RP_AGENT_HOOKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/interpose.h"
+#include "cupti/cuda_side.h"
+
+/** Patches all loaded modules. Serialised; see rp_interpose_scan. */
+void rp_hooks_scan(struct rp_interpose_result *result);
+/** Slots patched for names that begin with `prefix`, and slots left alone as they mean a second copy. Numbers
+ * for a report: a scan on another thread may be changing them. */
+void rp_hooks_count(const char *prefix, unsigned *slots, unsigned *conflicts);
+
+/* ---- shared by hooks_*.c ---- */
+
+extern const struct rp_hook rp_hooks_nccl[], rp_hooks_memory[], rp_hooks_work[], rp_hooks_order[];
+extern const size_t rp_hooks_nccl_count, rp_hooks_memory_count, rp_hooks_work_count, rp_hooks_order_count;
+
+/** Defines `real_NAME` and the head of `hook_NAME`. */
+#define RP_HOOK(result, name, parameters)                                                                    \
+  static result(*real_##name) parameters;                                                                    \
+  static result hook_##name parameters
+/** Entry of a hook table. */
+#define RP_HOOK_ENTRY(hooked)                                                                                \
+  { .name = #hooked, .replacement = (void *)hook_##hooked, .real = (void **)&real_##hooked }
+
+/** Stream handle as events carry it. */
+static inline uint64_t rp_hook_stream(const void *stream, int per_thread) {
+  if (stream) return (uint64_t)(uintptr_t)stream;
+  return per_thread ? RP_STREAM_PER_THREAD : RP_STREAM_LEGACY;
+}
+
+/** An interposed call that is rare enough to look whether modules were loaded since the last scan. */
+void rp_hook_look_for_modules(void);
+
+#endif

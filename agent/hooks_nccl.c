@@ -1,0 +1,261 @@
+/* NCCL: transfers, groups, communicators and registrations, told before the call. While one of these is in
+ * the call stack, what NCCL itself launches and copies is not an access of the program. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+
+#include "agent/abi.h"
+#include "agent/agent.h"
+#include "agent/hooks.h"
+#include "agent/state.h"
+
+#define HANDLE(pointer) ((uint64_t)(uintptr_t)(pointer))
+
+/* FNV-1a, the same on every rank. */
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
+  const unsigned char *at = data;
+  for (size_t i = 0; i < bytes; i++)
+    hash = (hash ^ at[i]) * 0x100000001b3u;
+  return hash ? hash : 1;
+}
+#define HASH_START 0xcbf29ce484222325u
+
+/* ---- transfers ---- */
+
+static void tell_transfer(bool receive, const void *buffer, size_t count, int type, int peer,
+                          const void *comm, const void *stream) {
+  uint64_t started = rp_cost_begin();
+  rp_agent_transfer(receive, HANDLE(comm), peer, HANDLE(buffer),
+                    (uint64_t)count * rp_abi_nccl_type_bytes(type), rp_hook_stream(stream, 0));
+  rp_cost_end(started);
+}
+
+#define TRANSFER(name, pointer, receive)                                                                     \
+  RP_HOOK(int, name, (pointer buffer, size_t count, int type, int peer, void *comm, void *stream)) {         \
+    if (rp_call_begin(RP_CALL_NCCL)) {                                                                       \
+      rp_hook_look_for_modules();                                                                            \
+      tell_transfer(receive, buffer, count, type, peer, comm, stream);                                       \
+    }                                                                                                        \
+    int result = real_##name(buffer, count, type, peer, comm, stream);                                       \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
+  }
+TRANSFER(ncclRecv, void *, true)
+TRANSFER(pncclRecv, void *, true)
+TRANSFER(ncclSend, const void *, false)
+TRANSFER(pncclSend, const void *, false)
+
+/* ---- groups ---- */
+
+static void tell_group(bool start) {
+  uint64_t started = rp_cost_begin();
+  rp_agent_group(start);
+  rp_cost_end(started);
+}
+
+#define GROUP(name, start)                                                                                   \
+  RP_HOOK(int, name, (void)) {                                                                               \
+    bool ours = rp_call_begin(RP_CALL_NCCL);                                                                 \
+    if (start) {                                                                                             \
+      if (ours && rp_thread.group_depth++ == 0) tell_group(true);                                            \
+    } else if (ours && rp_thread.group_depth > 0 && --rp_thread.group_depth == 0) {                          \
+      tell_group(false);                                                                                     \
+    }                                                                                                        \
+    int result = real_##name();                                                                              \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
+  }
+GROUP(ncclGroupStart, 1)
+GROUP(pncclGroupStart, 1)
+GROUP(ncclGroupEnd, 0)
+GROUP(pncclGroupEnd, 0)
+
+/* ---- communicators ---- */
+
+static bool succeeded(int result) {
+  return result == RP_ABI_SUCCESS || result == RP_ABI_NCCL_IN_PROGRESS;
+}
+
+static void tell_comm(void *const *comm, int rank, int ranks, uint64_t hash) {
+  if (comm && *comm) rp_agent_comm_init(HANDLE(*comm), rank, ranks, hash);
+}
+
+static uint64_t id_hash(const struct rp_abi_unique_id *id) {
+  return hash_bytes(HASH_START, id->internal, sizeof id->internal);
+}
+
+#define COMM_HOOK(name, parameters, arguments, tell)                                                         \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    bool ours = rp_call_begin(RP_CALL_NCCL);                                                                 \
+    if (ours) rp_hook_look_for_modules();                                                                    \
+    int result = real_##name arguments;                                                                      \
+    if (ours && succeeded(result)) tell;                                                                     \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
+  }
+
+#define INIT_RANK(name)                                                                                      \
+  COMM_HOOK(name, (void **comm, int ranks, struct rp_abi_unique_id id, int rank), (comm, ranks, id, rank),   \
+            tell_comm(comm, rank, ranks, id_hash(&id)))
+#define INIT_RANK_CONFIG(name)                                                                               \
+  COMM_HOOK(name, (void **comm, int ranks, struct rp_abi_unique_id id, int rank, void *config),              \
+            (comm, ranks, id, rank, config), tell_comm(comm, rank, ranks, id_hash(&id)))
+#define INIT_SCALABLE(name)                                                                                  \
+  COMM_HOOK(name, (void **comm, int ranks, int rank, int ids, struct rp_abi_unique_id *id, void *config),    \
+            (comm, ranks, rank, ids, id, config),                                                            \
+            tell_comm(comm, rank, ranks, id &&ids > 0 ? id_hash(id) : 0))
+INIT_RANK(ncclCommInitRank)
+INIT_RANK(pncclCommInitRank)
+INIT_RANK_CONFIG(ncclCommInitRankConfig)
+INIT_RANK_CONFIG(pncclCommInitRankConfig)
+INIT_SCALABLE(ncclCommInitRankScalable)
+INIT_SCALABLE(pncclCommInitRankScalable)
+
+/* All ranks live in this process; nothing names the communicator, so its first handle does. */
+static void tell_all(void *const *comms, int count) {
+  for (int i = 0; comms && i < count; i++)
+    tell_comm(&comms[i], i, count, hash_bytes(HASH_START, comms, sizeof comms[0]));
+}
+COMM_HOOK(ncclCommInitAll, (void **comms, int count, const int *devices), (comms, count, devices),
+          tell_all(comms, count))
+COMM_HOOK(pncclCommInitAll, (void **comms, int count, const int *devices), (comms, count, devices),
+          tell_all(comms, count))
+
+typedef int ask_comm(const void *comm, int *answer);
+
+/* A query of the library that `function` lives in; -1 where it cannot be told (yet). */
+static int ask(void *function, const char *name, const void *comm) {
+  Dl_info info;
+  int answer = -1;
+  void *handle = dladdr(function, &info) && info.dli_fname
+                     ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
+                     : NULL;
+  if (!handle) return -1;
+  ask_comm *query = (ask_comm *)dlsym(handle, name);
+  if (query && query(comm, &answer) != RP_ABI_SUCCESS) answer = -1;
+  (void)dlclose(handle);
+  return answer;
+}
+
+/* How often a communicator was split before. Beyond PARENTS communicators every split counts as the first. */
+static uint32_t splits_of(const void *parent) {
+  enum { PARENTS = 64 };
+  static struct {
+    const void *comm;
+    uint32_t splits;
+  } parents[PARENTS];
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  uint32_t splits = 0;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < PARENTS; i++) {
+    if (parents[i].comm && parents[i].comm != parent) continue;
+    parents[i].comm = parent;
+    splits = parents[i].splits++;
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+  return splits;
+}
+
+/* Every rank of the parent calls split, in the same order: parent, colour and how often it was split tell
+ * which. */
+static void tell_split(int result, void *function, const void *parent, int colour, void *const *comm) {
+
+  if (!comm || !*comm) return; /* this rank takes no part */
+  uint64_t parent_hash = rp_agent_comm_hash(HANDLE(parent));
+  uint64_t hash = hash_bytes(parent_hash ? parent_hash : HASH_START, &colour, sizeof colour);
+  uint32_t number = splits_of(parent);
+  hash = hash_bytes(hash, &number, sizeof number);
+  bool settled = result == RP_ABI_SUCCESS && rp_thread.group_depth == 0;
+  tell_comm(comm, settled ? ask(function, "ncclCommUserRank", *comm) : -1,
+            settled ? ask(function, "ncclCommCount", *comm) : -1, hash);
+}
+
+#define SPLIT(name)                                                                                          \
+  COMM_HOOK(name, (void *parent, int colour, int key, void **comm, void *config),                            \
+            (parent, colour, key, comm, config),                                                             \
+            tell_split(result, (void *)real_##name, parent, colour, comm))
+SPLIT(ncclCommSplit)
+SPLIT(pncclCommSplit)
+
+#define COMM_END(name, aborted)                                                                              \
+  RP_HOOK(int, name, (void *comm)) {                                                                         \
+    if (rp_call_begin(RP_CALL_NCCL) && comm) rp_agent_comm_destroy(HANDLE(comm), aborted);                   \
+    int result = real_##name(comm);                                                                          \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
+  }
+COMM_END(ncclCommDestroy, false)
+COMM_END(pncclCommDestroy, false)
+COMM_END(ncclCommAbort, true)
+COMM_END(pncclCommAbort, true)
+
+/* ---- calls that only have to be known as NCCL's ---- */
+
+#define BRACKET(name, parameters, arguments)                                                                 \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    (void)rp_call_begin(RP_CALL_NCCL);                                                                       \
+    int result = real_##name arguments;                                                                      \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
+  }
+BRACKET(ncclCommFinalize, (void *comm), (comm))
+BRACKET(pncclCommFinalize, (void *comm), (comm))
+BRACKET(ncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle),
+        (comm, buffer, bytes, handle))
+BRACKET(pncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle),
+        (comm, buffer, bytes, handle))
+BRACKET(ncclCommDeregister, (void *comm, void *handle), (comm, handle))
+BRACKET(pncclCommDeregister, (void *comm, void *handle), (comm, handle))
+BRACKET(ncclAllReduce,
+        (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream),
+        (from, to, count, type, operation, comm, stream))
+BRACKET(ncclReduceScatter,
+        (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream),
+        (from, to, count, type, operation, comm, stream))
+BRACKET(ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, void *stream),
+        (from, to, count, type, comm, stream))
+BRACKET(ncclBroadcast,
+        (const void *from, void *to, size_t count, int type, int root, void *comm, void *stream),
+        (from, to, count, type, root, comm, stream))
+BRACKET(ncclReduce,
+        (const void *from, void *to, size_t count, int type, int operation, int root, void *comm,
+         void *stream),
+        (from, to, count, type, operation, root, comm, stream))
+
+const struct rp_hook rp_hooks_nccl[] = {
+    RP_HOOK_ENTRY(ncclRecv),
+    RP_HOOK_ENTRY(pncclRecv),
+    RP_HOOK_ENTRY(ncclSend),
+    RP_HOOK_ENTRY(pncclSend),
+    RP_HOOK_ENTRY(ncclGroupStart),
+    RP_HOOK_ENTRY(pncclGroupStart),
+    RP_HOOK_ENTRY(ncclGroupEnd),
+    RP_HOOK_ENTRY(pncclGroupEnd),
+    RP_HOOK_ENTRY(ncclCommInitRank),
+    RP_HOOK_ENTRY(pncclCommInitRank),
+    RP_HOOK_ENTRY(ncclCommInitRankConfig),
+    RP_HOOK_ENTRY(pncclCommInitRankConfig),
+    RP_HOOK_ENTRY(ncclCommInitRankScalable),
+    RP_HOOK_ENTRY(pncclCommInitRankScalable),
+    RP_HOOK_ENTRY(ncclCommInitAll),
+    RP_HOOK_ENTRY(pncclCommInitAll),
+    RP_HOOK_ENTRY(ncclCommSplit),
+    RP_HOOK_ENTRY(pncclCommSplit),
+    RP_HOOK_ENTRY(ncclCommDestroy),
+    RP_HOOK_ENTRY(pncclCommDestroy),
+    RP_HOOK_ENTRY(ncclCommAbort),
+    RP_HOOK_ENTRY(pncclCommAbort),
+    RP_HOOK_ENTRY(ncclCommFinalize),
+    RP_HOOK_ENTRY(pncclCommFinalize),
+    RP_HOOK_ENTRY(ncclCommRegister),
+    RP_HOOK_ENTRY(pncclCommRegister),
+    RP_HOOK_ENTRY(ncclCommDeregister),
+    RP_HOOK_ENTRY(pncclCommDeregister),
+    RP_HOOK_ENTRY(ncclAllReduce),
+    RP_HOOK_ENTRY(ncclReduceScatter),
+    RP_HOOK_ENTRY(ncclAllGather),
+    RP_HOOK_ENTRY(ncclBroadcast),
+    RP_HOOK_ENTRY(ncclReduce),
+};
+const size_t rp_hooks_nccl_count = sizeof rp_hooks_nccl / sizeof rp_hooks_nccl[0];

@@ -1,0 +1,273 @@
+/* Launches, copies and memsets. They are CUPTI's to report; these wrappers report only while there is no
+ * CUPTI, and look the layout of a kernel up ahead of its first launch, where asking the driver is free of
+ * risk. */
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "agent/abi.h"
+#include "agent/agent.h"
+#include "agent/hooks.h"
+#include "agent/state.h"
+
+typedef int get_function(void **function, const void *symbol);
+
+/* Host stubs of kernels and the driver's handles for them; direct-mapped, a lost entry is asked for again. */
+#define STUBS 1024 /* power of two */
+struct stub {
+  _Atomic uint64_t symbol;
+  _Atomic uint64_t function;
+};
+static struct stub stubs[STUBS];
+
+static struct stub *stub_of(const void *symbol) {
+  return &stubs[((uint64_t)(uintptr_t)symbol * 0x9e3779b97f4a7c15u >> 40) & (STUBS - 1)];
+}
+
+/* cudaGetFuncBySymbol of the runtime that this launch goes to; looked up once, NULL if it has none. */
+static get_function *resolver(void *launch_function) {
+  static _Atomic(void *) found;
+  static _Atomic bool looked;
+  if (atomic_load_explicit(&looked, memory_order_acquire))
+    return (get_function *)atomic_load_explicit(&found, memory_order_relaxed);
+  Dl_info info;
+  void *handle = dladdr(launch_function, &info) && info.dli_fname
+                     ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
+                     : NULL;
+  void *function = handle ? dlsym(handle, "cudaGetFuncBySymbol") : NULL;
+  if (handle) (void)dlclose(handle);
+  atomic_store_explicit(&found, function, memory_order_relaxed);
+  atomic_store_explicit(&looked, true, memory_order_release);
+  return (get_function *)function;
+}
+
+static bool known_stub(struct stub *stub, uint64_t key, uint64_t *function) {
+  if (atomic_load_explicit(&stub->symbol, memory_order_acquire) != key) return false;
+  *function = atomic_load_explicit(&stub->function, memory_order_acquire);
+  return atomic_load_explicit(&stub->symbol, memory_order_acquire) == key;
+}
+
+static void remember_stub(struct stub *stub, uint64_t key, uint64_t function) {
+  atomic_store_explicit(&stub->symbol, 0, memory_order_release);
+  atomic_store_explicit(&stub->function, function, memory_order_release);
+  atomic_store_explicit(&stub->symbol, key, memory_order_release);
+}
+
+/* Handle behind a host stub, 0 if it cannot be told. The first time its layout is looked up too. With CUPTI
+ * the answer is not needed, so a stream that is being captured is left in peace. */
+static uint64_t function_of(const void *symbol, void *launch_function, uint64_t stream) {
+  uint64_t key = (uint64_t)(uintptr_t)symbol, function = 0;
+  struct stub *stub = stub_of(symbol);
+  if (known_stub(stub, key, &function)) return function;
+  if (rp_cupti_active() && rp_driver_stream_capturing(stream)) return 0;
+  get_function *get = resolver(launch_function);
+  void *handle = NULL;
+  if (get && get(&handle, symbol) == RP_ABI_SUCCESS && handle) {
+    function = (uint64_t)(uintptr_t)handle;
+    rp_launch_learn(function);
+  }
+  remember_stub(stub, key, function);
+  return function;
+}
+
+static void take_runtime_launch(const void *symbol, void *launch_function, void **params, uint64_t stream,
+                                uint32_t flags) {
+  if (rp_thread.depth[RP_CALL_NCCL]) return;
+  uint64_t function = function_of(symbol, launch_function, stream);
+  if (rp_cupti_active() || !function) return;
+  uint64_t started = rp_cost_begin();
+  const struct rp_cuda_launch launch = {
+      .function = function, .stream = stream, .event_flags = flags, .params = params};
+  rp_agent_launch(&launch);
+  rp_cost_end(started);
+}
+
+static void take_driver_launch(void *function, void **params, void **extra, uint64_t stream, uint32_t flags) {
+  if (rp_cupti_active()) return;
+  uint64_t started = rp_cost_begin();
+  const struct rp_cuda_launch launch = {.function = (uint64_t)(uintptr_t)function,
+                                        .stream = stream,
+                                        .event_flags = flags,
+                                        .params = params,
+                                        .extra = extra};
+  rp_agent_launch(&launch);
+  rp_cost_end(started);
+}
+
+static void take_op(enum rp_event_kind kind, const void *to, uint64_t to_bytes, const void *from,
+                    uint64_t from_bytes, uint64_t stream) {
+  if (rp_cupti_active()) return;
+  uint64_t started = rp_cost_begin();
+  const struct rp_cuda_op op = {.kind = kind,
+                                .address = (uint64_t)(uintptr_t)to,
+                                .bytes = to_bytes,
+                                .source = (uint64_t)(uintptr_t)from,
+                                .source_bytes = from_bytes,
+                                .stream = stream};
+  rp_agent_op(&op, RP_SOURCE_INTERPOSER);
+  rp_cost_end(started);
+}
+
+static uint64_t span(uint64_t pitch, uint64_t width, uint64_t height) {
+  return width && height ? (height - 1) * pitch + width : 0;
+}
+
+#define WORK(name, parameters, arguments, take)                                                              \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    if (rp_call_begin(RP_CALL_WORK)) take;                                                                   \
+    int result = real_##name arguments;                                                                      \
+    rp_call_end(RP_CALL_WORK);                                                                               \
+    return result;                                                                                           \
+  }
+
+/* ---- launches ---- */
+
+#define RUNTIME_LAUNCH(name, per_thread)                                                                     \
+  WORK(name,                                                                                                 \
+       (const void *symbol, struct rp_abi_dim3 grid, struct rp_abi_dim3 block, void **params, size_t shared, \
+        void *stream),                                                                                       \
+       (symbol, grid, block, params, shared, stream),                                                        \
+       take_runtime_launch(symbol, (void *)real_##name, params, rp_hook_stream(stream, per_thread), 0))
+#define RUNTIME_LAUNCH_EX(name, per_thread)                                                                  \
+  WORK(name, (const void *config, const void *symbol, void **params), (config, symbol, params), {            \
+    uint32_t flags = 0;                                                                                      \
+    uint64_t stream = rp_runtime_config_stream(config, &flags);                                              \
+    take_runtime_launch(symbol, (void *)real_##name, params,                                                 \
+                        rp_hook_stream((void *)(uintptr_t)stream, per_thread), flags);                       \
+  })
+#define DRIVER_LAUNCH(name, per_thread)                                                                      \
+  WORK(name,                                                                                                 \
+       (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,        \
+        unsigned shared, void *stream, void **params, void **extra),                                         \
+       (function, gx, gy, gz, bx, by, bz, shared, stream, params, extra),                                    \
+       take_driver_launch(function, params, extra, rp_hook_stream(stream, per_thread), 0))
+#define DRIVER_LAUNCH_EX(name, per_thread)                                                                   \
+  WORK(name, (const void *config, void *function, void **params, void **extra),                              \
+       (config, function, params, extra), {                                                                  \
+         uint32_t flags = 0;                                                                                 \
+         uint64_t stream = rp_driver_config_stream(config, &flags);                                          \
+         take_driver_launch(function, params, extra, rp_hook_stream((void *)(uintptr_t)stream, per_thread),  \
+                            flags);                                                                          \
+       })
+
+RUNTIME_LAUNCH(cudaLaunchKernel, 0)
+RUNTIME_LAUNCH(cudaLaunchKernel_ptsz, 1)
+RUNTIME_LAUNCH(cudaLaunchCooperativeKernel, 0)
+RUNTIME_LAUNCH(cudaLaunchCooperativeKernel_ptsz, 1)
+RUNTIME_LAUNCH_EX(cudaLaunchKernelExC, 0)
+RUNTIME_LAUNCH_EX(cudaLaunchKernelExC_ptsz, 1)
+DRIVER_LAUNCH(cuLaunchKernel, 0)
+DRIVER_LAUNCH(cuLaunchKernel_ptsz, 1)
+DRIVER_LAUNCH_EX(cuLaunchKernelEx, 0)
+DRIVER_LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
+
+/* ---- copies ---- */
+
+#define COPY(name, per_thread)                                                                               \
+  WORK(name, (void *to, const void *from, size_t bytes, int kind), (to, from, bytes, kind),                  \
+       take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(NULL, per_thread)))
+#define COPY_ASYNC(name, per_thread)                                                                         \
+  WORK(name, (void *to, const void *from, size_t bytes, int kind, void *stream),                             \
+       (to, from, bytes, kind, stream),                                                                      \
+       take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(stream, per_thread)))
+#define COPY_2D_ASYNC(name, per_thread)                                                                      \
+  WORK(name,                                                                                                 \
+       (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,         \
+        int kind, void *stream),                                                                             \
+       (to, to_pitch, from, from_pitch, width, height, kind, stream),                                        \
+       take_op(RP_EVENT_COPY_READ, to, span(to_pitch, width, height), from, span(from_pitch, width, height), \
+               rp_hook_stream(stream, per_thread)))
+#define COPY_PEER_ASYNC(name, per_thread)                                                                    \
+  WORK(name, (void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream),       \
+       (to, to_device, from, from_device, bytes, stream),                                                    \
+       take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(stream, per_thread)))
+#define DRIVER_COPY(name, per_thread)                                                                        \
+  WORK(name, (uint64_t to, uint64_t from, size_t bytes), (to, from, bytes),                                  \
+       take_op(RP_EVENT_COPY_READ, (void *)(uintptr_t)to, bytes, (void *)(uintptr_t)from, bytes,             \
+               rp_hook_stream(NULL, per_thread)))
+#define DRIVER_COPY_ASYNC(name, per_thread)                                                                  \
+  WORK(name, (uint64_t to, uint64_t from, size_t bytes, void *stream), (to, from, bytes, stream),            \
+       take_op(RP_EVENT_COPY_READ, (void *)(uintptr_t)to, bytes, (void *)(uintptr_t)from, bytes,             \
+               rp_hook_stream(stream, per_thread)))
+
+COPY(cudaMemcpy, 0)
+COPY(cudaMemcpy_ptds, 1)
+COPY_ASYNC(cudaMemcpyAsync, 0)
+COPY_ASYNC(cudaMemcpyAsync_ptsz, 1)
+COPY_2D_ASYNC(cudaMemcpy2DAsync, 0)
+COPY_2D_ASYNC(cudaMemcpy2DAsync_ptsz, 1)
+COPY_PEER_ASYNC(cudaMemcpyPeerAsync, 0)
+DRIVER_COPY(cuMemcpy, 0)
+DRIVER_COPY(cuMemcpyHtoD_v2, 0)
+DRIVER_COPY(cuMemcpyDtoH_v2, 0)
+DRIVER_COPY(cuMemcpyDtoD_v2, 0)
+DRIVER_COPY_ASYNC(cuMemcpyAsync, 0)
+DRIVER_COPY_ASYNC(cuMemcpyAsync_ptsz, 1)
+DRIVER_COPY_ASYNC(cuMemcpyHtoDAsync_v2, 0)
+DRIVER_COPY_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, 1)
+DRIVER_COPY_ASYNC(cuMemcpyDtoHAsync_v2, 0)
+DRIVER_COPY_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, 1)
+DRIVER_COPY_ASYNC(cuMemcpyDtoDAsync_v2, 0)
+DRIVER_COPY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, 1)
+
+/* ---- memsets ---- */
+
+#define SET(name, per_thread)                                                                                \
+  WORK(name, (void *to, int value, size_t bytes), (to, value, bytes),                                        \
+       take_op(RP_EVENT_MEMSET, to, bytes, NULL, 0, rp_hook_stream(NULL, per_thread)))
+#define SET_ASYNC(name, per_thread)                                                                          \
+  WORK(name, (void *to, int value, size_t bytes, void *stream), (to, value, bytes, stream),                  \
+       take_op(RP_EVENT_MEMSET, to, bytes, NULL, 0, rp_hook_stream(stream, per_thread)))
+#define DRIVER_SET_ASYNC(name, type, per_thread)                                                             \
+  WORK(name, (uint64_t to, type value, size_t elements, void *stream), (to, value, elements, stream),        \
+       take_op(RP_EVENT_MEMSET, (void *)(uintptr_t)to, elements * sizeof value, NULL, 0,                     \
+               rp_hook_stream(stream, per_thread)))
+
+SET(cudaMemset, 0)
+SET(cudaMemset_ptds, 1)
+SET_ASYNC(cudaMemsetAsync, 0)
+SET_ASYNC(cudaMemsetAsync_ptsz, 1)
+DRIVER_SET_ASYNC(cuMemsetD8Async, unsigned char, 0)
+DRIVER_SET_ASYNC(cuMemsetD16Async, unsigned short, 0)
+DRIVER_SET_ASYNC(cuMemsetD32Async, unsigned, 0)
+
+const struct rp_hook rp_hooks_work[] = {
+    RP_HOOK_ENTRY(cudaLaunchKernel),
+    RP_HOOK_ENTRY(cudaLaunchKernel_ptsz),
+    RP_HOOK_ENTRY(cudaLaunchCooperativeKernel),
+    RP_HOOK_ENTRY(cudaLaunchCooperativeKernel_ptsz),
+    RP_HOOK_ENTRY(cudaLaunchKernelExC),
+    RP_HOOK_ENTRY(cudaLaunchKernelExC_ptsz),
+    RP_HOOK_ENTRY(cuLaunchKernel),
+    RP_HOOK_ENTRY(cuLaunchKernel_ptsz),
+    RP_HOOK_ENTRY(cuLaunchKernelEx),
+    RP_HOOK_ENTRY(cuLaunchKernelEx_ptsz),
+    RP_HOOK_ENTRY(cudaMemcpy),
+    RP_HOOK_ENTRY(cudaMemcpy_ptds),
+    RP_HOOK_ENTRY(cudaMemcpyAsync),
+    RP_HOOK_ENTRY(cudaMemcpyAsync_ptsz),
+    RP_HOOK_ENTRY(cudaMemcpy2DAsync),
+    RP_HOOK_ENTRY(cudaMemcpy2DAsync_ptsz),
+    RP_HOOK_ENTRY(cudaMemcpyPeerAsync),
+    RP_HOOK_ENTRY(cuMemcpy),
+    RP_HOOK_ENTRY(cuMemcpyHtoD_v2),
+    RP_HOOK_ENTRY(cuMemcpyDtoH_v2),
+    RP_HOOK_ENTRY(cuMemcpyDtoD_v2),
+    RP_HOOK_ENTRY(cuMemcpyAsync),
+    RP_HOOK_ENTRY(cuMemcpyAsync_ptsz),
+    RP_HOOK_ENTRY(cuMemcpyHtoDAsync_v2),
+    RP_HOOK_ENTRY(cuMemcpyHtoDAsync_v2_ptsz),
+    RP_HOOK_ENTRY(cuMemcpyDtoHAsync_v2),
+    RP_HOOK_ENTRY(cuMemcpyDtoHAsync_v2_ptsz),
+    RP_HOOK_ENTRY(cuMemcpyDtoDAsync_v2),
+    RP_HOOK_ENTRY(cuMemcpyDtoDAsync_v2_ptsz),
+    RP_HOOK_ENTRY(cudaMemset),
+    RP_HOOK_ENTRY(cudaMemset_ptds),
+    RP_HOOK_ENTRY(cudaMemsetAsync),
+    RP_HOOK_ENTRY(cudaMemsetAsync_ptsz),
+    RP_HOOK_ENTRY(cuMemsetD8Async),
+    RP_HOOK_ENTRY(cuMemsetD16Async),
+    RP_HOOK_ENTRY(cuMemsetD32Async),
+};
+const size_t rp_hooks_work_count = sizeof rp_hooks_work / sizeof rp_hooks_work[0];

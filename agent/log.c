@@ -1,0 +1,109 @@
+/* Warnings and verbose lines. Owns the fixed list of warnings of this process. */
+#include "agent/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define VERBOSE_LINES_MAX 1000
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char warnings[RP_LOG_WARNINGS][RP_LOG_TEXT]; /* lock; entries below `count` never change */
+static size_t count;                                /* lock */
+static bool printed;                                /* lock */
+static _Atomic bool verbose_on;
+static _Atomic unsigned verbose_lines;
+
+void rp_log_set_verbose(bool verbose) {
+  atomic_store_explicit(&verbose_on, verbose, memory_order_relaxed);
+}
+
+/* A short write to a full pipe is the reader's affair; a line is never repeated. */
+static void put(const char *text, size_t bytes) {
+  while (bytes > 0) {
+    ssize_t written = write(STDERR_FILENO, text, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text += written;
+    bytes -= (size_t)written;
+  }
+}
+
+static void add(const char *text) {
+  pthread_mutex_lock(&lock);
+  bool known = false;
+  for (size_t i = 0; i < count && !known; i++)
+    known = strcmp(warnings[i], text) == 0;
+  if (!known && count < RP_LOG_WARNINGS) {
+    snprintf(warnings[count], sizeof warnings[count], "%s", text);
+    count++;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void rp_warn(const char *format, ...) {
+  int saved = errno;
+  char text[RP_LOG_TEXT];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  for (char *c = text; *c; c++)
+    if (*c == '\n' || *c == '\r') *c = ' ';
+  add(text);
+  errno = saved;
+}
+
+void rp_log_flush(void) {
+  int saved = errno;
+  char line[2048];
+  size_t used = 0;
+  pthread_mutex_lock(&lock);
+  bool print = count > 0 && !printed;
+  for (size_t i = 0; print && i < count; i++) {
+    int length = snprintf(line + used, sizeof line - used - 1, "%s%s", i ? "; " : "recvpool: ", warnings[i]);
+    if (length < 0) break;
+    used += (size_t)length;
+    if (used >= sizeof line - 2) {
+      used = sizeof line - 2;
+      break;
+    }
+  }
+  if (print) printed = true;
+  pthread_mutex_unlock(&lock);
+  if (print) {
+    line[used++] = '\n';
+    put(line, used);
+  }
+  errno = saved;
+}
+
+void rp_verbose(const char *format, ...) {
+  if (!atomic_load_explicit(&verbose_on, memory_order_relaxed)) return;
+  if (atomic_fetch_add_explicit(&verbose_lines, 1, memory_order_relaxed) >= VERBOSE_LINES_MAX) return;
+  int saved = errno;
+  char line[512];
+  int used = snprintf(line, sizeof line, "recvpool[%d]: ", (int)getpid());
+  va_list arguments;
+  va_start(arguments, format);
+  int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
+  va_end(arguments);
+  size_t bytes = (size_t)used + (more > 0 ? (size_t)more : 0);
+  if (bytes > sizeof line - 2) bytes = sizeof line - 2;
+  line[bytes++] = '\n';
+  put(line, bytes);
+  errno = saved;
+}
+
+size_t rp_log_warnings(const char **out, size_t capacity) {
+  pthread_mutex_lock(&lock);
+  size_t copied = count < capacity ? count : capacity;
+  for (size_t i = 0; i < copied; i++)
+    out[i] = warnings[i];
+  pthread_mutex_unlock(&lock);
+  return copied;
+}

@@ -1,0 +1,62 @@
+/* The recvpool command: picks the subcommand. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/command.h"
+#include "agent/config.h"
+
+static const struct {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *help;
+} subcommands[] = {
+    {"run", rp_cmd_run, "run a training command with the agent attached"},
+    {"report", rp_cmd_report, "show what the reports of a job say"},
+#ifdef RECVPOOL_HAVE_PLAN
+    {"plan", rp_cmd_plan, "plan pools from a schedule, without running anything"},
+#endif
+};
+#define SUBCOMMAND_COUNT (sizeof subcommands / sizeof subcommands[0])
+
+static void print_help(FILE *out) {
+  fprintf(out,
+          "Usage: recvpool SUBCOMMAND [OPTION...]\n"
+          "Measures the receive buffers of pipeline-parallel training and what pooling them would save.\n\n");
+  for (size_t i = 0; i < SUBCOMMAND_COUNT; i++)
+    fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
+  fprintf(
+      out,
+      "\n  recvpool SUBCOMMAND --help tells the options of one; recvpool --version tells the version.\n"
+      "\nVariables, for attaching without `recvpool run` (CUDA_INJECTION64_PATH=/path/to/librecvpool.so):\n");
+  const struct rp_config_variable *row;
+  for (size_t i = 0; (row = rp_config_variable(i)) != NULL; i++)
+    fprintf(out, "  %-20s %s [%s]\n  %20s %s\n", row->name, row->values, row->default_text, "", row->help);
+}
+
+void rp_cmd_error(const char *subcommand, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fprintf(stderr, "recvpool %s: ", subcommand);
+  vfprintf(stderr, format, arguments);
+  fputc('\n', stderr);
+  va_end(arguments);
+}
+
+int main(int argc, char **argv) {
+  const char *name = argc > 1 ? argv[1] : "";
+  for (size_t i = 0; i < SUBCOMMAND_COUNT; i++)
+    if (strcmp(name, subcommands[i].name) == 0) return subcommands[i].run(argc - 1, argv + 1);
+  if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+    print_help(stdout);
+    return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
+  }
+  if (strcmp(name, "--version") == 0) {
+    puts("recvpool " RECVPOOL_VERSION);
+    return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
+  }
+  fprintf(stderr, "recvpool: %s%s%s; recvpool --help lists the subcommands\n",
+          argc > 1 ? "there is no subcommand '" : "", argc > 1 ? name : "a subcommand is needed",
+          argc > 1 ? "'" : "");
+  return RP_EXIT_USAGE;
+}

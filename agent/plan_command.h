@@ -1,0 +1,45 @@
+/** @file plan_command.h
+ * The parts of `recvpool plan`: arguments, plans from any source, the table, and the comparison.
+ */
+#ifndef RP_AGENT_PLAN_COMMAND_H
+#define RP_AGENT_PLAN_COMMAND_H
+
+#include <stdio.h>
+
+#include "agent/command.h"
+#include "agent/plan_file.h"
+
+#define RP_PLAN_MAX_TENSORS 64
+
+/** What the command line asks for. */
+struct rp_plan_arguments {
+  const char *schedule, *lowered, *from_report; /**< exactly one is set, unless comparing */
+  int32_t stages, ranks, microbatches;          /**< 0 = not given */
+  uint64_t tensor_bytes[RP_PLAN_MAX_TENSORS];
+  struct rp_plan_options options; /**< tensor_bytes is set when the plan is made */
+  int32_t stage;                  /**< show only this one; -1 = all */
+  int32_t replicas;
+  bool json, timeline, compare;
+  const char *output;
+  const char *compare_with[2];
+};
+
+/** Reads the command line. Returns -1 to go on, else the exit status; what is wrong has been said. */
+int rp_plan_take_arguments(int argc, char **argv, struct rp_plan_arguments *out);
+
+/** Plans from reports of an observed run. On failure `message` holds one line. */
+rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
+                               char *message, size_t message_size);
+/** Plans from a schedule file of torch. On failure `message` holds one line that names the file. */
+rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
+                            char *message, size_t message_size);
+
+/** Prints the plan for people. `stage` -1: all of them. */
+void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *provenance, int32_t stage,
+                   FILE *out);
+/** Prints, per rank, which microbatch is in which slot at which position. */
+void rp_plan_print_timeline(const struct rp_plan *plan, int32_t stage, FILE *out);
+/** Prints where `run` departs from `plan`; returns how many departures there are. */
+size_t rp_plan_print_departures(const struct rp_plan *plan, const struct rp_plan *run, FILE *out);
+
+#endif

@@ -1,0 +1,64 @@
+/** @file plan_file.h
+ * The plan as JSON (dashboards/schema/plan.schema.json): what `recvpool plan` prints and saves, and what
+ * enforce mode reads back. Nothing here is thread-safe for one object.
+ */
+#ifndef RP_AGENT_PLAN_FILE_H
+#define RP_AGENT_PLAN_FILE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pool/plan.h"
+
+#define RP_PLAN_SCHEMA "recvpool.plan"
+#define RP_PLAN_SCHEMA_VERSION "1.0"
+
+/** Where a plan comes from. */
+struct rp_plan_provenance {
+  const char *kind;     /**< "schedule", "lowered_file" or "report" */
+  const char *source;   /**< name of the schedule, or the path of the file */
+  int32_t replicas;     /**< how often the job has this pipeline */
+  const char *recvpool; /**< version of the writer */
+};
+
+/** The plan as JSON, or NULL without memory. Owned by the caller. */
+json_t *rp_plan_to_json(const struct rp_plan *plan, const struct rp_plan_provenance *provenance);
+
+/** Writes JSON to PATH by way of a temporary file beside it, every byte checked. RP_ERROR_IO with errno set:
+ * PATH is untouched. */
+rp_status rp_plan_write(const json_t *plan, const char *path);
+
+/** One pool of a plan that was read. */
+struct rp_planned_class {
+  int32_t rank;
+  int32_t stage;               /**< -1: several */
+  enum rp_direction direction; /**< RP_DIRECTION_UNKNOWN: both */
+  uint64_t buffer_bytes;       /**< of one buffer; 0 = not stated */
+  uint32_t tensors;            /**< buffers of this size that one microbatch fills */
+  uint32_t buffers;            /**< N, receives of one step; a multiple of tensors, as depth and slots are */
+  uint32_t depth;              /**< D */
+  uint32_t slots;              /**< K */
+  bool ring;                   /**< the n-th microbatch uses set of slots n mod (K / tensors) */
+  uint32_t *slot;              /**< [buffers / tensors] set of slots per microbatch, in order of posting */
+};
+
+/** A plan that was read; freed with rp_planned_fini. */
+struct rp_planned {
+  struct rp_planned_class *classes;
+  size_t class_count;
+  json_t *json; /**< the whole document, with every field that this build does not know */
+};
+
+/** Reads and checks a plan file. On failure `message` holds one line that names PATH, says what is wrong and
+ * the mend. RP_ERROR_IO: cannot be read; RP_ERROR_SYNTAX: not JSON; RP_ERROR_VERSION: another major version;
+ * RP_ERROR_INVALID: no plan, or one that contradicts itself. */
+rp_status rp_plan_read(const char *path, struct rp_planned *out, char *message, size_t message_size);
+/** The same from memory; `name` stands for the path in messages. Takes `length` bytes, which need no NUL. */
+rp_status rp_plan_parse(const char *text, size_t length, const char *name, struct rp_planned *out,
+                        char *message, size_t message_size);
+/** Frees and zeroes; a zeroed one is allowed. */
+void rp_planned_fini(struct rp_planned *planned);
+
+#endif

@@ -1,0 +1,188 @@
+/* Plans from files: torch's schedules, and reports of observed runs. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/plan_command.h"
+
+/* --- schedule files
+ * ----------------------------------------------------------------------------------------------- */
+
+#define MOST_FILE_BYTES ((size_t)4 << 30)
+
+static char *read_file(const char *path, size_t *length) {
+  FILE *file = fopen(path, "re");
+  char *text = NULL;
+  size_t used = 0, capacity = 0, got = 0;
+  if (!file) return NULL;
+  do {
+    used += got;
+    if (used == capacity) {
+      capacity = capacity ? capacity * 2 : (size_t)1 << 16;
+      char *grown = capacity > MOST_FILE_BYTES ? NULL : realloc(text, capacity);
+      if (!grown) {
+        errno = capacity > MOST_FILE_BYTES ? EFBIG : ENOMEM;
+        goto failed;
+      }
+      text = grown;
+    }
+  } while ((got = fread(text + used, 1, capacity - used, file)) > 0);
+  if (ferror(file)) goto failed;
+  fclose(file);
+  *length = used;
+  return text;
+failed:
+  got = (size_t)errno;
+  free(text);
+  fclose(file);
+  errno = (int)got;
+  return NULL;
+}
+
+rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
+                            char *message, size_t message_size) {
+  size_t length;
+  char *text = read_file(path, &length);
+  if (!text) {
+    snprintf(message, message_size, "%s: cannot be read: %s", path, strerror(errno));
+    return RP_ERROR_IO;
+  }
+  int prefix = snprintf(message, message_size, "%s: ", path);
+  size_t used = prefix > 0 && (size_t)prefix < message_size ? (size_t)prefix : 0;
+  rp_status status = rp_plan_create_csv(text, length, options, out, message + used, message_size - used);
+  free(text);
+  return status;
+}
+
+/* --- reports
+ * ------------------------------------------------------------------------------------------------------ */
+
+struct observed {
+  struct rp_plan_item *items;
+  size_t count, capacity;
+  int32_t stages, microbatches;
+};
+
+static uint64_t count_of(const json_t *object, const char *key) {
+  json_int_t value = json_integer_value(json_object_get(object, key));
+  return value > 0 ? (uint64_t)value : 0;
+}
+
+static bool push(struct observed *o, const struct rp_plan_item *item) {
+  if (o->count == o->capacity) {
+    size_t capacity = o->capacity ? o->capacity * 2 : 256;
+    struct rp_plan_item *grown = realloc(o->items, capacity * sizeof(*grown));
+    if (!grown) return false;
+    o->items = grown;
+    o->capacity = capacity;
+  }
+  o->items[o->count++] = *item;
+  return true;
+}
+
+static enum rp_direction direction_of(const json_t *channel) {
+  const char *name = json_string_value(json_object_get(channel, "direction"));
+  for (int d = RP_DIRECTION_ACTIVATION; name && d <= RP_DIRECTION_GRADIENT; d++)
+    if (strcmp(name, rp_direction_name((enum rp_direction)d)) == 0) return (enum rp_direction)d;
+  return RP_DIRECTION_UNKNOWN;
+}
+
+/* The lifetimes of one channel as items of `stage`. Their times are the numbers of the calls in the process.
+ */
+static rp_status add_channel(struct observed *o, const json_t *channel, int32_t rank, int32_t stage) {
+  const json_t *lifetimes = json_object_get(channel, "lifetimes");
+  for (size_t i = 0; i < json_array_size(lifetimes); i++) {
+    const json_t *l = json_array_get(lifetimes, i);
+    uint64_t begin = count_of(l, "posted_sequence"), end = count_of(l, "last_access_sequence");
+    uint64_t microbatch = count_of(l, "microbatch");
+    if (microbatch >= (1 << 24)) return RP_ERROR_INVALID;
+    if ((int32_t)microbatch >= o->microbatches) o->microbatches = (int32_t)microbatch + 1;
+    const struct rp_plan_item item = {.interval = {begin, end > begin ? end : begin},
+                                      .bytes = count_of(channel, "buffer_bytes"),
+                                      .rank = rank,
+                                      .stage = stage,
+                                      .microbatch = (int32_t)microbatch,
+                                      .direction = direction_of(channel)};
+    if (!push(o, &item)) return RP_ERROR_NO_MEMORY;
+  }
+  return RP_OK;
+}
+
+/* Stages get numbers in the order of ranks and, within one, of the tracker's ordinals; the two directions of
+ * an ordinal are one stage. A third channel of an ordinal (a second tensor) is a stage of its own here, since
+ * it is a pool of its own. */
+static rp_status add_process(struct observed *o, const json_t *report, int32_t rank) {
+  const json_t *channels = json_object_get(report, "channels");
+  size_t count = json_array_size(channels);
+  uint64_t *key =
+      malloc((2 * count + 1) * sizeof(*key)); /* ordinal and direction taken, by stage of this process */
+  rp_status status = key ? RP_OK : RP_ERROR_NO_MEMORY;
+  int32_t first = o->stages;
+  unsigned *directions = calloc(count + 1, sizeof(*directions));
+  if (!directions) status = RP_ERROR_NO_MEMORY;
+  for (size_t i = 0; !status && i < count; i++) {
+    const json_t *channel = json_array_get(channels, i);
+    uint64_t ordinal = count_of(channel, "stage_ordinal");
+    unsigned bit = 1u << direction_of(channel);
+    int32_t stage = first;
+    while (stage < o->stages && (key[stage - first] != ordinal || (directions[stage - first] & bit)))
+      stage++;
+    if (stage == o->stages) key[o->stages++ - first] = ordinal;
+    directions[stage - first] |= bit;
+    status = add_channel(o, channel, rank, stage);
+  }
+  free(key);
+  free(directions);
+  return status;
+}
+
+static int compare_items(const void *left, const void *right) {
+  const struct rp_plan_item *a = left, *b = right;
+  if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+  return (a->interval.begin > b->interval.begin) - (a->interval.begin < b->interval.begin);
+}
+
+static rp_status plan_set(const struct rp_read_set *set, const char *path,
+                          const struct rp_plan_options *options, struct rp_plan **out, char *message,
+                          size_t message_size) {
+  struct observed o = {0};
+  rp_status status = RP_OK;
+  for (size_t i = 0; !status && i < set->count; i++)
+    status = add_process(&o, set->reports[i].json, (int32_t)i);
+  if (!status && !o.count) {
+    snprintf(message, message_size,
+             "%s: the reports hold no complete step; let the run go on for a few steps", path);
+    status = RP_ERROR_NOT_FOUND;
+  } else if (status) {
+    snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
+  }
+  if (status) {
+    free(o.items);
+    return status;
+  }
+  qsort(o.items, o.count, sizeof(*o.items), compare_items);
+  status = rp__plan_build(o.items, o.count, (int32_t)set->count, o.stages, o.microbatches, options, out);
+  if (status) snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
+  return status;
+}
+
+rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
+                               char *message, size_t message_size) {
+  struct rp_read_set set = {0};
+  rp_status status = rp_read_add(&set, path);
+  if (!status) status = rp_read_finish(&set);
+  if (status) {
+    snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
+  } else if (!set.count) {
+    status = RP_ERROR_NOT_FOUND;
+    snprintf(message, message_size, "%s: no report found there", path);
+  } else if (set.job_count > 1) {
+    status = RP_ERROR_INVALID;
+    snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
+             set.job_count);
+  } else {
+    status = plan_set(&set, path, options, out, message, message_size);
+  }
+  rp_read_fini(&set);
+  return status;
+}

@@ -1,0 +1,294 @@
+/* The report thread. Owns the report's file, and the scans for new modules: they call the loader, which must
+ * not happen in callbacks and had better not happen under the locks of the program. */
+#include "agent/reporter.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/agent.h"
+#include "agent/evidence.h"
+#include "agent/hooks.h"
+#include "agent/identity.h"
+#include "agent/log.h"
+#include "agent/report.h"
+#include "agent/state.h"
+
+#define WAKE_NS 200000000u          /* looks around this often */
+#define SCAN_WAIT_NS 100000000u     /* an interposed call waits no longer than this for a scan */
+#define STOP_WAIT_NS 2000000000u    /* the end waits no longer than this for the thread */
+#define FIRST_RECEIVE_NS 500000000u /* a report is due this long after the first receive */
+#define STACK_BYTES (512u << 10)
+#define COMMS_REPORTED 256
+#define DEVICES_REPORTED 16
+
+static struct rp_config config;
+static struct rp_process_info process;
+static char file_name[512];
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake, progress;
+static bool running, stop;                   /* lock */
+static uint64_t scans_begun, scans_complete; /* lock */
+static _Atomic bool driver_ready;
+static _Atomic uint64_t scanned_changes;   /* state of the module list that is patched */
+static _Atomic uint64_t requested_changes; /* state somebody asked for */
+
+static pthread_mutex_t write_lock =
+    PTHREAD_MUTEX_INITIALIZER;  /* one writer of the file at a time; outermost */
+static struct rp_report report; /* write_lock, as all below */
+static struct rp_device_info devices[DEVICES_REPORTED];
+static size_t device_count;
+static struct rp_comm_info comms[COMMS_REPORTED];
+static const char *warnings[RP_LOG_WARNINGS];
+static struct rp_versions versions;
+static bool versions_complete;
+
+static struct timespec from_now(uint64_t nanoseconds) {
+  struct timespec at;
+  clock_gettime(CLOCK_MONOTONIC, &at);
+  uint64_t total = (uint64_t)at.tv_nsec + nanoseconds;
+  at.tv_sec += (time_t)(total / 1000000000u);
+  at.tv_nsec = (long)(total % 1000000000u);
+  return at;
+}
+
+/* ---- the report ---- */
+
+/* Libraries come late (NCCL above all): ask until all four are found. */
+static void refresh_versions(void) {
+  bool ready = atomic_load_explicit(&driver_ready, memory_order_acquire);
+  if (versions_complete) return;
+  rp_evidence_versions(&versions, ready);
+  versions_complete = versions.cuda_driver && versions.cuda_runtime && versions.cupti && versions.nccl;
+  if (ready && device_count == 0) device_count = rp_evidence_devices(devices, DEVICES_REPORTED);
+}
+
+static double wall_clock(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static rp_status fill_report(const char *state) {
+  size_t comm_count = 0;
+  memset(&report, 0, sizeof report);
+  rp_status status = rp_agent_collect(&report.snapshot, &report.cost, comms, COMMS_REPORTED, &comm_count);
+  if (status != RP_OK) return status;
+  report.mode = "observe";
+  report.state = state;
+  report.passive_reason = "";
+  report.process = process;
+  report.versions = versions;
+  report.evidence_count = rp_evidence_read(report.evidence);
+  report.devices = devices;
+  report.device_count = device_count;
+  report.comms = comms;
+  report.comm_count = comm_count;
+  report.slack = config.slack;
+  report.min_bytes = config.min_bytes;
+  report.written_monotonic_ns = rp_now_ns();
+  report.written_unix_seconds = wall_clock();
+  report.warnings = warnings;
+  report.warning_count = rp_log_warnings(warnings, RP_LOG_WARNINGS);
+  report.function_name = rp_agent_function_name;
+  return RP_OK;
+}
+
+static void write_report(const char *state) {
+  if (!rp_state_is_own_process()) return;
+  pthread_mutex_lock(&write_lock);
+  if (strcmp(state, "finished") != 0) refresh_versions(); /* at exit libraries may be gone */
+  rp_status status = fill_report(state);
+  if (status == RP_OK) {
+    status = rp_report_write(&report, config.report_dir, file_name);
+    if (status != RP_OK)
+      rp_warn("the report cannot be written to %s: %s", config.report_dir, strerror(errno));
+    rp_snapshot_fini(&report.snapshot);
+  } else {
+    rp_warn("no report could be made: %s", rp_status_text(status));
+  }
+  pthread_mutex_unlock(&write_lock);
+  rp_log_flush();
+}
+
+/* ---- modules ---- */
+
+static void scan_if_changed(void) {
+  uint64_t changes = rp_interpose_module_changes();
+  if (changes == atomic_load_explicit(&scanned_changes, memory_order_acquire)) return;
+  struct rp_interpose_result result;
+  pthread_mutex_lock(&lock);
+  uint64_t number = ++scans_begun;
+  pthread_mutex_unlock(&lock);
+  changes = rp_interpose_module_changes();
+  rp_hooks_scan(&result);
+  /* Pinning a module changes nothing in the loader's count, so the state seen before the scan is the one
+   * patched. */
+  atomic_store_explicit(&scanned_changes, changes, memory_order_release);
+  if (result.patched) rp_verbose("%u call slots patched in newly loaded modules", result.patched);
+  if (result.failed) rp_warn("%u call slots are read-only and were not patched", result.failed);
+  pthread_mutex_lock(&lock);
+  scans_complete = number;
+  pthread_cond_broadcast(&progress);
+  pthread_mutex_unlock(&lock);
+}
+
+void rp_reporter_modules_scanned(uint64_t changes) {
+  atomic_store_explicit(&scanned_changes, changes, memory_order_release);
+  atomic_store_explicit(&requested_changes, changes, memory_order_release);
+}
+
+/* True for the first caller that notices a change. */
+static bool request_scan(uint64_t changes) {
+  if (changes == atomic_load_explicit(&scanned_changes, memory_order_acquire)) return false;
+  uint64_t before = atomic_exchange_explicit(&requested_changes, changes, memory_order_acq_rel);
+  if (before == changes) return false;
+  pthread_mutex_lock(&lock);
+  pthread_cond_signal(&wake);
+  pthread_mutex_unlock(&lock);
+  return true;
+}
+
+void rp_reporter_look_for_modules(void) {
+  (void)request_scan(rp_interpose_module_changes());
+}
+
+void rp_reporter_wait_for_modules(void) {
+  int saved = errno;
+  uint64_t changes = rp_interpose_module_changes();
+  if (!request_scan(changes)) return;
+  struct timespec until = from_now(SCAN_WAIT_NS);
+  pthread_mutex_lock(&lock);
+  uint64_t enough = scans_begun + 1; /* a scan that is under way may have passed the new module already */
+  while (running && !stop && scans_complete < enough &&
+         atomic_load_explicit(&scanned_changes, memory_order_acquire) != changes)
+    if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
+  pthread_mutex_unlock(&lock);
+  errno = saved;
+}
+
+/* ---- the thread ---- */
+
+void rp_reporter_driver_initialised(void) {
+  atomic_store_explicit(&driver_ready, true, memory_order_release);
+}
+
+/* Whether the main thread has ended and this one is all that keeps the process alive. */
+static bool alone(void) {
+  char stat[512] = "";
+  int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  ssize_t got = read(file, stat, sizeof stat - 1);
+  (void)close(file);
+  const char *end_of_name = got > 0 ? strrchr(stat, ')') : NULL;
+  if (!end_of_name || strncmp(end_of_name, ") Z", 3) != 0) return false;
+  DIR *tasks = opendir("/proc/self/task");
+  if (!tasks) return false;
+  unsigned others = 0;
+  for (const struct dirent *entry = readdir(tasks); entry; entry = readdir(tasks))
+    if (entry->d_name[0] != '.' && atoi(entry->d_name) != getpid() &&
+        atoi(entry->d_name) != (int)rp_thread_id())
+      others++;
+  (void)closedir(tasks);
+  return others == 0;
+}
+
+static bool report_is_due(uint64_t last_ns, bool *first_receive_reported) {
+  uint64_t now = rp_now_ns(), first = rp_agent_first_receive_ns();
+  if (first && !*first_receive_reported && now - first >= FIRST_RECEIVE_NS) {
+    *first_receive_reported = true;
+    return true;
+  }
+  return now - last_ns >= (uint64_t)(config.interval_seconds * 1e9);
+}
+
+static bool sleep_until_woken(uint64_t nanoseconds) {
+  struct timespec until = from_now(nanoseconds);
+  pthread_mutex_lock(&lock);
+  if (!stop) (void)pthread_cond_timedwait(&wake, &lock, &until);
+  bool stopping = stop;
+  pthread_mutex_unlock(&lock);
+  return !stopping;
+}
+
+static void *run(void *unused) {
+  uint64_t pause_ns = WAKE_NS;
+  if (config.interval_seconds * 1e9 < (double)pause_ns) pause_ns = (uint64_t)(config.interval_seconds * 1e9);
+  bool first_receive_reported = false;
+  rp_thread.busy = 1; /* what this thread calls is the agent's own */
+  write_report("running");
+  uint64_t last_ns = rp_now_ns();
+  while (sleep_until_woken(pause_ns)) {
+    scan_if_changed();
+    if (report_is_due(last_ns, &first_receive_reported)) {
+      write_report("running");
+      last_ns = rp_now_ns();
+    }
+    if (alone()) break; /* the last thread to end takes the process with it, as it would without us */
+  }
+  pthread_mutex_lock(&lock);
+  running = false;
+  pthread_cond_broadcast(&progress);
+  pthread_mutex_unlock(&lock);
+  return unused;
+}
+
+static void init_conditions(void) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&wake, &attributes);
+  pthread_cond_init(&progress, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
+
+static int create_thread(void) {
+  pthread_t thread;
+  pthread_attr_t attributes;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, STACK_BYTES);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(&thread, &attributes, run, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attributes);
+  if (error == 0) (void)pthread_setname_np(thread, "recvpool");
+  return error;
+}
+
+rp_status rp_reporter_start(const struct rp_config *with) {
+  config = *with;
+  rp_identity_read(&process);
+  rp_report_file_name(&process, file_name, sizeof file_name);
+  init_conditions();
+  running = true;
+  int error = create_thread();
+  if (error == 0) return RP_OK;
+  running = false;
+  rp_warn("the report thread could not be started: %s", strerror(error));
+  return RP_ERROR_UNAVAILABLE;
+}
+
+void rp_reporter_finish(void) {
+  struct timespec until = from_now(STOP_WAIT_NS);
+  pthread_mutex_lock(&lock);
+  stop = true;
+  pthread_cond_broadcast(&wake);
+  while (running)
+    if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
+  bool stuck = running;
+  pthread_mutex_unlock(&lock);
+  if (stuck) return; /* it is writing somewhere that does not answer; its last whole file stands */
+  write_report("finished");
+}

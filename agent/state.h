@@ -1,0 +1,99 @@
+/** @file state.h
+ * The one atomic state of the injected library, and what each thread carries.
+ */
+#ifndef RP_AGENT_STATE_H
+#define RP_AGENT_STATE_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum rp_agent_state {
+  RP_STATE_OFF = 0,      /**< not attached, or switched off */
+  RP_STATE_STARTING = 1, /**< inside InitializeInjection */
+  RP_STATE_ON = 2,
+  RP_STATE_PASSIVE = 3, /**< gave up or finished: every call passes through */
+  RP_STATE_CHILD = 4    /**< a forked child: touches nothing of its parent's */
+};
+
+extern _Atomic int rp_agent_state_value;
+
+/** Whether events are taken. One relaxed load. */
+static inline bool rp_state_is_on(void) {
+  return atomic_load_explicit(&rp_agent_state_value, memory_order_relaxed) == RP_STATE_ON;
+}
+
+/** Current state. */
+enum rp_agent_state rp_state_get(void);
+/** Enters `state`; a child stays a child. */
+void rp_state_set(enum rp_agent_state state);
+/** Registers the fork handler, once per process. */
+void rp_state_watch_fork(void);
+/** True in the process that attached; false in any child of it, however it was made. */
+bool rp_state_is_own_process(void);
+
+/** Kinds of interposed calls that can be in a thread's call stack. */
+enum rp_call_kind {
+  RP_CALL_NCCL = 0,
+  RP_CALL_ALLOC = 1,
+  RP_CALL_WORK = 2,
+  RP_CALL_ORDER = 3,
+  RP_CALL_KINDS = 4
+};
+
+/** Counters of one thread; written by it alone, read by the report. Kept after the thread ends, then reused.
+ */
+struct rp_thread_counts {
+  _Alignas(64) _Atomic uint64_t operations;
+  _Atomic uint64_t callbacks;
+  _Atomic uint64_t hits;
+  _Atomic uint64_t timed;
+  _Atomic uint64_t timed_ns;
+  _Atomic bool taken;
+};
+
+/** A thread's own bytes. */
+struct rp_thread {
+  struct rp_thread_counts *counts; /**< NULL until first used */
+  uint64_t callback_started_ns;    /**< of the callback being timed, else 0 */
+  uint32_t tid;
+  uint16_t group_depth;         /**< ncclGroupStart without its end */
+  uint8_t busy;                 /**< inside a callback of ours */
+  uint8_t depth[RP_CALL_KINDS]; /**< interposed calls of each kind in the call stack */
+};
+
+extern _Thread_local struct rp_thread rp_thread __attribute__((tls_model("initial-exec")));
+
+/** The calling thread's counters; the last ones are shared when there are too many threads. Never NULL. */
+struct rp_thread_counts *rp_thread_counts(void);
+/** Kernel's id of the calling thread. */
+uint32_t rp_thread_id(void);
+
+/** Adds to a counter that only this thread writes (or one of the shared ones). */
+static inline void rp_count(_Atomic uint64_t *counter, uint64_t by) {
+  atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
+                        memory_order_relaxed);
+}
+
+/** Sum of one counter over all threads that ever were: pass its offset in struct rp_thread_counts. */
+uint64_t rp_thread_counts_sum(size_t offset);
+
+/** An interposed call begins. True if it is the outermost of its kind and not part of an NCCL call: the
+ * caller reports it. Always answered by rp_call_end. */
+static inline bool rp_call_begin(enum rp_call_kind kind) {
+  bool outermost = rp_thread.depth[kind]++ == 0;
+  return outermost && rp_state_is_on() && !rp_thread.busy;
+}
+static inline void rp_call_end(enum rp_call_kind kind) {
+  rp_thread.depth[kind]--;
+}
+
+/** Counts one callback or interposed call; its start time if it is one of those that are timed, else 0. */
+uint64_t rp_cost_begin(void);
+/** Ends the timed part begun with rp_cost_begin. */
+void rp_cost_end(uint64_t started_ns);
+/** CLOCK_MONOTONIC. */
+uint64_t rp_now_ns(void);
+
+#endif

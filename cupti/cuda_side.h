@@ -1,0 +1,171 @@
+/** @file cuda_side.h
+ * All that the rest of recvpool sees of CUDA and CUPTI: plain integers in, plain integers out. Nothing here
+ * includes a CUDA header.
+ *
+ *   CUPTI callback, or a hook of the interposer  ->  rp_cuda_op / rp_cuda_launch  ->  sink (agent)
+ *
+ * The rule of the house: no call that changes CUDA state is made from a callback. What is asked of the driver
+ * here is queries only, guarded against re-entry.
+ */
+#ifndef RP_CUPTI_CUDA_SIDE_H
+#define RP_CUPTI_CUDA_SIDE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "recvpool/event.h"
+#include "recvpool/status.h"
+
+/** Stream handles of the default streams, as events carry them. */
+#define RP_STREAM_LEGACY 1u
+#define RP_STREAM_PER_THREAD 2u
+
+/** How many 8-byte words of one launch are looked at for companions. */
+#define RP_LAUNCH_WORDS 256
+
+/** One call at the driver boundary that is no launch. */
+struct rp_cuda_op {
+  enum rp_event_kind kind;
+  uint64_t address; /**< destination of a copy; object of the others */
+  uint64_t bytes;
+  uint64_t source; /**< copies: where it reads from */
+  uint64_t source_bytes;
+  uint64_t stream;
+  uint64_t aux; /**< as in struct rp_event */
+};
+
+/** One word of a launch's parameters. */
+struct rp_launch_word {
+  uint64_t value;
+  uint32_t offset; /**< bytes from the start of the parameters */
+  bool hit;        /**< lies in a receive buffer */
+};
+
+/** The words of a launch that named a receive buffer. */
+struct rp_launch_words {
+  size_t count;
+  size_t dropped; /**< words that did not fit */
+  struct rp_launch_word words[RP_LAUNCH_WORDS];
+};
+
+/** One kernel launch, as the driver is given it. */
+struct rp_cuda_launch {
+  uint64_t function;    /**< CUfunction, or CUkernel cast to it */
+  uint64_t stream;      /**< already normalised, see RP_STREAM_* */
+  uint32_t event_flags; /**< RP_EVENT_FLAG_PDL */
+  const char *symbol;   /**< mangled name where the caller knows it, else NULL; valid during the call only */
+  void **params;        /**< kernelParams */
+  void **extra;         /**< packed buffer */
+};
+
+/** Which ranges count as receive buffers. `low` and `high` bound all of them and are read relaxed on every
+ * word. */
+struct rp_scan_filter {
+  const _Atomic uint64_t *low, *high;
+  /** Whether a receive buffer overlaps [begin, end). No lock, no allocation. */
+  bool (*overlaps)(uint64_t begin, uint64_t end);
+};
+
+/** Told of what happens; every function is called on the thread that made the call, possibly inside a CUPTI
+ * callback, so none may call CUDA. */
+struct rp_cuda_sink {
+  struct rp_scan_filter filter;
+  /** A callback begins; false: ignore it (off, or the agent's own call). Each true is answered by one
+   * `leave`. */
+  bool (*enter)(void);
+  void (*leave)(void);
+  /** A launch begins; false: it is NCCL's own and names nothing of interest. */
+  bool (*launch_begun)(void);
+  /** The launch named a receive buffer. */
+  void (*launch_hit)(const struct rp_cuda_launch *launch, const struct rp_launch_words *words);
+  void (*op)(const struct rp_cuda_op *op);
+  /** The driver has finished initialising, or a context exists. */
+  void (*initialised)(void);
+  /** Code was loaded: there may be new modules in the process too. */
+  void (*code_loaded)(void);
+  /** NVTX range: text of a push, NULL for a pop. */
+  void (*label)(const char *text);
+};
+
+/* ---- driver ---- */
+
+/** Finds the driver: the copy of libcuda.so.1 that is mapped already, never another one. Makes no CUDA call.
+ *  RP_ERROR_UNAVAILABLE when none is mapped. Idempotent, thread-safe. */
+rp_status rp_driver_open(void);
+/** Path of the mapped libcuda, "" if there is none. Static storage. */
+const char *rp_driver_path(void);
+/** Version the driver reports (12040, 13000 …), 0 if unknown. A query; not for callbacks. */
+int rp_driver_version(void);
+/** Largest major CUDA version that the mapped driver can serve, judged by its file name; 0 if it does not
+ * tell. */
+int rp_driver_major_from_path(const char *path);
+/** Ordinal of the calling thread's current device, -1 if there is none. Query; safe in callbacks. */
+int rp_driver_current_device(void);
+/** Whether `stream` is being captured. Query; safe in callbacks; false where it cannot be told. */
+bool rp_driver_stream_capturing(uint64_t stream);
+/** Number of devices, and name and memory of one. Queries; not for callbacks. */
+int rp_driver_device_count(void);
+rp_status rp_driver_device_info(int ordinal, char *name, size_t name_size, uint64_t *total_bytes);
+/** Name of a kernel by its handle into `out`; false if the driver does not tell. Query; safe in callbacks. */
+bool rp_driver_function_name(uint64_t function, char *out, size_t out_size);
+/** True while this thread is inside one of the queries above: callbacks they raise are the agent's own. */
+bool rp_driver_in_query(void);
+
+/* ---- launches ---- */
+
+/** Where one parameter lies; parameter `index` is at kernelParams[index]. */
+struct rp_param_layout {
+  uint32_t offset, size;
+};
+
+/** The pure half: collects the aligned 8-byte words of a launch, marks those that lie in receive buffers.
+ * `layout` may be NULL (then only `extra` can be read). True if at least one does; `out` is untouched
+ * otherwise. */
+bool rp_launch_collect(const struct rp_param_layout *layout, size_t layout_count, void *const *params,
+                       void *const *extra, const struct rp_scan_filter *filter, struct rp_launch_words *out);
+/** The same for a launch of the live process: looks the layout up in the cache, asking the driver the first
+ * time. */
+bool rp_launch_scan(const struct rp_cuda_launch *launch, const struct rp_scan_filter *filter,
+                    struct rp_launch_words *out);
+/** Whether the packed buffer of `extra` is complete; its bytes and start. Tolerates odd and missing pairs. */
+bool rp_launch_extra(void *const *extra, const unsigned char **buffer, size_t *bytes);
+/** Looks the layout up ahead of a launch, outside callbacks. */
+void rp_launch_learn(uint64_t function);
+/** Kernels that NCCL launches for its own work, by name. */
+bool rp_launch_is_nccl(const char *symbol);
+/** Module or library unloaded: handles may be used again for other kernels. */
+void rp_launch_invalidate(void);
+/** Changes with every rp_launch_invalidate. */
+uint32_t rp_launch_generation(void);
+/** Launches whose parameters could not be read since their layout is unknown. */
+uint64_t rp_launch_unreadable(void);
+/** Host memory that the cache holds. */
+uint64_t rp_launch_cache_bytes(void);
+
+/* ---- the runtime's structs, for the interposer ---- */
+
+/** Stream of a cudaLaunchConfig_t, and RP_EVENT_FLAG_PDL if it launches with programmatic serialisation. */
+uint64_t rp_runtime_config_stream(const void *config, uint32_t *event_flags);
+/** Stream of a CUlaunchConfig, the same. */
+uint64_t rp_driver_config_stream(const void *config, uint32_t *event_flags);
+
+/* ---- CUPTI ---- */
+
+/** Finds libcupti, subscribes and enables the callbacks that recvpool needs. `runtime_path` is the mapped
+ * libcudart or
+ *  "". On failure `reason` says why in words for the report: RP_ERROR_UNAVAILABLE (not found or unusable),
+ *  RP_ERROR_BUSY (another tool holds the subscription, named). Makes no CUDA call. Call it once. */
+rp_status rp_cupti_start(const struct rp_cuda_sink *sink, const char *runtime_path, char *reason,
+                         size_t reason_size);
+/** Gives the subscription back. Not from a callback. */
+void rp_cupti_stop(void);
+/** Whether this process's launches come through CUPTI. Cheap. */
+bool rp_cupti_active(void);
+/** CUPTI's own version number and its path; 0 and "" where not found. */
+int rp_cupti_version(void);
+const char *rp_cupti_path(void);
+/** Whether NVTX callbacks are taken; else why not. */
+bool rp_cupti_nvtx(char *reason, size_t reason_size);
+
+#endif

@@ -1,0 +1,25 @@
+/** @file layout_cache.h
+ * Parameter layouts by function handle: a fixed table that is read without a lock.
+ */
+#ifndef RP_CUPTI_LAYOUT_CACHE_H
+#define RP_CUPTI_LAYOUT_CACHE_H
+
+#include "cupti/cuda_side.h"
+
+/** More parameters than this are not looked at; CUDA's own limit is 4 KiB (32 KiB in newer drivers) of
+ * parameters. */
+#define RP_LAYOUT_PARAMS 512
+
+/** Layout of one kernel's parameters, immutable once it is in the table. */
+struct rp_layout {
+  uint64_t function;
+  uint32_t generation;
+  uint32_t count;
+  struct rp_param_layout params[RP_LAYOUT_PARAMS]; /**< in the table only `count` of them exist */
+};
+
+/** Layout of `function`: from the table, else asked of the driver and put there. `scratch` is used when the
+ * table is full. NULL if the driver does not tell. Thread-safe; safe in callbacks. */
+const struct rp_layout *rp_layout_get(uint64_t function, struct rp_layout *scratch);
+
+#endif

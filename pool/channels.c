@@ -1,0 +1,209 @@
+/* Channels over steps: takes one complete step after the other, groups its lifetimes and keeps N, D and the
+ * lifetimes of the last step for each channel. */
+#include "pool/grouping.h"
+#include "pool/interval.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/** An allocation may be this much larger than its buffer and still be its own: allocators round up. */
+#define OWN_ALLOCATION_ROUNDING_BYTES (2u << 20)
+
+static struct rp_channel_state *find_channel(struct rp_tracker *tracker, const struct rp_group *group) {
+  for (size_t i = 0; i < tracker->channel_count; i++) {
+    const struct rp_channel *channel = &tracker->channels[i].public;
+    if (channel->comm == group->comm && channel->peer == group->peer &&
+        channel->buffer_bytes == group->bytes && channel->direction == group->direction &&
+        channel->stage_ordinal == group->stage_ordinal)
+      return &tracker->channels[i];
+  }
+  return NULL;
+}
+
+static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const struct rp_group *group) {
+  if (tracker->channel_count == tracker->channel_capacity) {
+    size_t capacity = tracker->channel_capacity ? 2 * tracker->channel_capacity : 8;
+    struct rp_channel_state *grown = realloc(tracker->channels, capacity * sizeof *grown);
+    if (!grown) return NULL;
+    tracker->channels = grown;
+    tracker->channel_capacity = capacity;
+  }
+  struct rp_channel_state *channel = &tracker->channels[tracker->channel_count++];
+  *channel = (struct rp_channel_state){.public = {.comm = group->comm,
+                                                  .peer = group->peer,
+                                                  .device = group->device,
+                                                  .direction = group->direction,
+                                                  .stage_ordinal = group->stage_ordinal,
+                                                  .buffer_bytes = group->bytes,
+                                                  .depth_min = UINT32_MAX}};
+  return channel;
+}
+
+static struct rp_interval interval_of(const struct rp_lifetime *lifetime, bool until_released) {
+  uint64_t begin = lifetime->posted_seq;
+  uint64_t end = until_released ? lifetime->released_seq : lifetime->last_access_seq;
+  return (struct rp_interval){begin, end > begin ? end : begin};
+}
+
+/* Overlap of the step's lifetimes in host order (with until_released, of the time their memory is held), and
+ * of those of the step before that reach into it: a receive posted across the step's border must not make the
+ * depth look smaller. */
+static rp_status depth_of(const struct rp_lifetime *lifetimes, size_t count, const struct rp_channel *before,
+                          bool until_released, uint32_t *depth) {
+  struct rp_interval *intervals = malloc((count + before->lifetime_count + 1) * sizeof *intervals);
+  if (!intervals) return RP_ERROR_NO_MEMORY;
+  size_t used = 0;
+  uint64_t begin = UINT64_MAX;
+  for (size_t i = 0; i < count; i++) {
+    intervals[used++] = interval_of(&lifetimes[i], until_released);
+    begin = lifetimes[i].posted_seq < begin ? lifetimes[i].posted_seq : begin;
+  }
+  for (size_t i = 0; i < before->lifetime_count; i++) {
+    struct rp_interval interval = interval_of(&before->lifetimes[i], until_released);
+    if (interval.end >= begin) intervals[used++] = interval;
+  }
+  rp_status status = rp_interval_depth(intervals, used, depth);
+  free(intervals);
+  return status;
+}
+
+/* Whether other receive buffers of the step lie in the same allocation, or much else does. */
+static bool shares_allocation(const struct rp_life *lives, size_t count, size_t index) {
+  const struct rp_life *life = &lives[index];
+  if (!life->allocation_serial) return false;
+  if (life->allocation_bytes > life->bytes + OWN_ALLOCATION_ROUNDING_BYTES) return true;
+  if (life->allocation_bytes < 2 * life->bytes) return false; /* no second one fits */
+  for (size_t i = 0; i < count; i++)
+    if (i != index && lives[i].allocation_serial == life->allocation_serial) return true;
+  return false;
+}
+
+static void update_numbers(struct rp_channel_state *state, uint32_t buffers, uint32_t depth) {
+  struct rp_channel *channel = &state->public;
+  bool same = channel->steps_complete && channel->buffers == buffers && channel->depth == depth;
+  state->stable_steps = same ? state->stable_steps + 1 : 1;
+  channel->buffers = buffers;
+  channel->depth = depth;
+  channel->depth_min = depth < channel->depth_min ? depth : channel->depth_min;
+  channel->depth_max = depth > channel->depth_max ? depth : channel->depth_max;
+  channel->steps_complete++;
+  channel->transfers += buffers;
+  channel->bytes_transferred += (uint64_t)buffers * channel->buffer_bytes;
+  state->seen_in_last_step = true;
+}
+
+/* Adds up what one lifetime says of its channel. */
+static void add_life(struct rp_channel_state *state, const struct rp_life *lives, size_t count,
+                     size_t index) {
+  const struct rp_life *life = &lives[index];
+  bool shared = shares_allocation(lives, count, index);
+  state->captured |= life->captured;
+  state->any_access |= life->public.accesses != 0;
+  state->shared |= shared;
+  state->public.held_bytes += shared || !life->allocation_bytes ? life->bytes : life->allocation_bytes;
+  state->public.unreachable_bytes += shared ? life->bytes : 0;
+}
+
+static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const struct rp_life *lives,
+                            size_t count, const struct rp_grouping *grouping, uint32_t g, bool just_in_time) {
+  const struct rp_group *group = &grouping->groups[g];
+  struct rp_lifetime *lifetimes = calloc(group->size, sizeof *lifetimes);
+  struct rp_channel_state *state = find_channel(tracker, group);
+  if (!state) state = add_channel(tracker, group);
+  if (!lifetimes || !state) {
+    free(lifetimes);
+    return RP_ERROR_NO_MEMORY;
+  }
+  state->public.held_bytes = state->public.unreachable_bytes = 0;
+  state->captured = state->any_access = state->shared = false;
+  for (size_t i = 0; i < count; i++) {
+    if (grouping->group_of[i] != g) continue;
+    struct rp_lifetime *lifetime = &lifetimes[grouping->microbatch[i]];
+    *lifetime = lives[i].public;
+    lifetime->step = number;
+    lifetime->microbatch = grouping->microbatch[i];
+    add_life(state, lives, count, i);
+  }
+  uint32_t depth = 0, held_at_once = 0;
+  if (depth_of(lifetimes, group->size, &state->public, false, &depth) ||
+      depth_of(lifetimes, group->size, &state->public, true, &held_at_once)) {
+    free(lifetimes);
+    return RP_ERROR_NO_MEMORY;
+  }
+  if (just_in_time) state->public.held_bytes = state->public.held_bytes / group->size * held_at_once;
+  state->public.style = just_in_time                  ? RP_STYLE_JUST_IN_TIME
+                        : tracker->any_received_again ? RP_STYLE_PREALLOCATED
+                                                      : RP_STYLE_UNKNOWN;
+  update_numbers(state, group->size, depth);
+  free(state->public.lifetimes);
+  state->public.lifetimes = lifetimes;
+  state->public.lifetime_count = group->size;
+  return RP_OK;
+}
+
+/* ---- grouping, remembered while steps look the same ---- */
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0xff51afd7ed558ccdu; /* step of MurmurHash3's finaliser (public domain) */
+  return hash ^ hash >> 29;
+}
+
+static uint64_t step_key(const struct rp_life *lives, size_t count, bool just_in_time) {
+  uint64_t key = mix(just_in_time, count);
+  for (size_t i = 0; i < count; i++) {
+    const struct rp_life *life = &lives[i];
+    key = mix(mix(mix(key, life->comm), (uint64_t)(int64_t)life->peer), life->bytes);
+    key = mix(mix(key, just_in_time ? 0 : life->buffer_serial), life->public.accesses);
+    for (uint16_t k = 0; k < life->signature_count; k++)
+      key = mix(key, life->signature[k]);
+  }
+  return key;
+}
+
+static void forget_grouping(struct rp_grouping_cache *cache) {
+  if (cache->grouping) rp_grouping_fini(cache->grouping);
+  free(cache->grouping);
+  *cache = (struct rp_grouping_cache){0};
+}
+
+/* Grouping of the step: the remembered one if the last two steps looked like it. */
+static const struct rp_grouping *group_step(struct rp_tracker *tracker, const struct rp_life *lives,
+                                            size_t count, bool just_in_time) {
+  struct rp_grouping_cache *cache = &tracker->cache;
+  uint64_t key = step_key(lives, count, just_in_time);
+  uint32_t repeats = cache->grouping && cache->key == key ? cache->repeats + 1 : 0;
+  if (repeats >= 2) {
+    cache->repeats = repeats;
+    return cache->grouping;
+  }
+  forget_grouping(cache);
+  struct rp_grouping *grouping = malloc(sizeof *grouping);
+  const struct rp_group_hints hints = {tracker->peers, tracker->peer_count,
+                                       tracker->first_receive_allocation_serial, just_in_time};
+  if (!grouping || rp_group_lives(lives, count, &hints, grouping)) {
+    free(grouping);
+    return NULL;
+  }
+  *cache = (struct rp_grouping_cache){key, repeats, grouping};
+  return grouping;
+}
+
+rp_status rp__channels_take_step(struct rp_tracker *tracker, uint64_t number, struct rp_life *lives,
+                                 size_t count, bool just_in_time) {
+  const struct rp_grouping *grouping = group_step(tracker, lives, count, just_in_time);
+  if (!grouping) return RP_ERROR_NO_MEMORY;
+  for (size_t i = 0; i < tracker->channel_count; i++)
+    tracker->channels[i].seen_in_last_step = false;
+  for (uint32_t g = 0; g < grouping->group_count; g++) {
+    rp_status status = take_group(tracker, number, lives, count, grouping, g, just_in_time);
+    if (status) return status;
+  }
+  return RP_OK;
+}
+
+void rp__channels_fini(struct rp_tracker *tracker) {
+  for (size_t i = 0; i < tracker->channel_count; i++)
+    free(tracker->channels[i].public.lifetimes);
+  free(tracker->channels);
+  forget_grouping(&tracker->cache);
+}

@@ -1,0 +1,29 @@
+/* The decision: from what a channel did over its complete steps to whether pooling it would help, and why
+ * not. */
+#include "pool/tracker_internal.h"
+
+static enum rp_reason reason_of(const struct rp_channel_state *state) {
+  const struct rp_channel *channel = &state->public;
+  if (channel->style == RP_STYLE_JUST_IN_TIME) return RP_REASON_JUST_IN_TIME;
+  if (channel->steps_complete < 2) return RP_REASON_TOO_FEW_STEPS;
+  if (state->captured) return RP_REASON_GRAPH_CAPTURED;
+  if (!state->any_access) return RP_REASON_NO_ACCESS_EVIDENCE;
+  if (state->stable_steps < 2) return RP_REASON_UNSTABLE_PATTERN;
+  if (channel->depth >= channel->buffers) return RP_REASON_UNBOUNDED_DEPTH;
+  if (state->shared) return RP_REASON_SHARED_ALLOCATION;
+  if (channel->slots >= channel->buffers) return RP_REASON_WITHIN_SLACK;
+  return RP_REASON_POOLABLE;
+}
+
+void rp__decide(struct rp_channel_state *state, uint32_t slack) {
+  struct rp_channel *channel = &state->public;
+  uint64_t slots = (uint64_t)channel->depth + slack;
+  channel->slots = slots < channel->buffers ? (uint32_t)slots : channel->buffers;
+  channel->reason = reason_of(state);
+  channel->estimate = channel->steps_complete && !state->any_access;
+  uint64_t per_buffer = channel->buffers ? channel->held_bytes / channel->buffers : 0;
+  if (channel->style == RP_STYLE_JUST_IN_TIME) per_buffer = channel->buffer_bytes;
+  channel->needed_bytes = channel->depth * per_buffer;
+  channel->would_save_bytes =
+      channel->reason == RP_REASON_POOLABLE ? (channel->buffers - channel->slots) * per_buffer : 0;
+}

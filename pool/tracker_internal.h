@@ -1,0 +1,173 @@
+/** @file tracker_internal.h
+ * What the files of the tracker share:
+ *
+ *   tracker.c        events, allocations, receive buffers, lifetimes
+ *   tracker_steps.c  which receives form a step, when a step is complete
+ *   channels.c       a complete step's lifetimes -> channels
+ *   decision.c       a channel -> poolable or why not
+ *   snapshot.c       copying out, names
+ */
+#ifndef RP_POOL_TRACKER_INTERNAL_H
+#define RP_POOL_TRACKER_INTERNAL_H
+
+#include "pool/address_map.h"
+#include "pool/tracker.h"
+
+/** Distinct (function, argument) pairs kept per lifetime, and distinct companions; more is counted, not kept. */
+#define RP_LIFE_SIGNATURE 16
+#define RP_LIFE_COMPANIONS 24
+/** Steps that may be open at once: the current one, and those whose last buffers are not received again yet. */
+#define RP_OPEN_STEPS 4
+
+/** A small set of 64-bit keys in order of first sight. */
+struct rp_key_set {
+  uint16_t count;
+  uint64_t key[RP_LIFE_COMPANIONS];
+};
+
+/** A lifetime while the tracker works on it. */
+struct rp_life {
+  struct rp_lifetime public; /**< microbatch is filled in by the channel analysis */
+  uint64_t comm;
+  int32_t peer, device;
+  uint64_t bytes;
+  uint64_t buffer_serial;     /**< which receive buffer, never used twice */
+  uint64_t allocation_serial; /**< order in which the buffer's allocation was made; 0 = before attach */
+  uint64_t allocation_bytes;  /**< of the allocation that contains it; 0 = not known */
+  uint64_t operations;        /**< device operations begun before the receive */
+  uint64_t last_operations;   /**< … and before the last access */
+  bool closed;
+  bool freed;    /**< closed by a free of its allocation */
+  bool captured; /**< its receive or an access was captured into a graph */
+  bool one_off;  /**< of a buffer that later steps never used */
+  uint16_t signature_count;
+  uint64_t signature[RP_LIFE_SIGNATURE]; /**< hash of (function, argument offset) */
+  struct rp_key_set companions;          /**< serials of allocations that its accesses named beside it */
+};
+
+/** Growable array of lifetimes, in post order. */
+struct rp_life_list {
+  struct rp_life *lives;
+  size_t count, capacity;
+};
+
+/** A receive buffer: one address range that receives land in. */
+struct rp_buffer {
+  uint64_t serial;
+  uint64_t address, bytes;
+  uint64_t allocation_begin, allocation_bytes, allocation_serial;
+  uint64_t receives;  /**< receives posted into it */
+  uint64_t last_step; /**< step of the last of them */
+  bool has_open;      /**< the lifetime below is open */
+  uint64_t open_step; /**< where it is: step number … */
+  size_t open_index;  /**< … and index in that step's list */
+  /** The accesses of its last closed lifetime: what the next one is expected to do. */
+  uint32_t learned_accesses;
+  uint64_t learned_function;
+  bool learned;
+  bool in_use; /**< this slot of the buffer table is taken */
+};
+
+/** Receives of one run of the schedule. */
+struct rp_step {
+  uint64_t number;
+  bool in_use;
+  struct rp_life_list list;
+  size_t open; /**< lifetimes not closed yet */
+};
+
+/** First operation ever seen with a peer: tells which side of the pipeline it is on. */
+struct rp_peer_order {
+  uint64_t comm, bytes;
+  int32_t peer;
+  bool receive_first;
+};
+
+/** A channel as it persists over steps. */
+struct rp_channel_state {
+  struct rp_channel public; /**< lifetimes are those of the last complete step, owned here */
+  bool seen_in_last_step;
+  bool captured;
+  bool any_access;
+  bool shared;
+  uint32_t stable_steps; /**< how many complete steps in a row had the same N and D */
+};
+
+struct rp_grouping;
+
+/** The grouping of the step before, kept for steps that look the same. */
+struct rp_grouping_cache {
+  uint64_t key;     /**< hash of what grouping looks at */
+  uint32_t repeats; /**< how many steps in a row had this key */
+  struct rp_grouping *grouping;
+};
+
+struct rp_tracker {
+  struct rp_tracker_options options;
+  struct rp_tracker_sink sink;
+  bool finished;
+  uint64_t last_seq; /**< of the last event */
+
+  struct rp_address_map allocations; /**< value = serial << 3 | api */
+  uint64_t allocation_serial;
+  uint64_t first_receive_allocation_serial; /**< allocations up to here are older than the first receive */
+
+  struct rp_address_map ranges; /**< live receive buffers; value = index in buffers */
+  struct rp_buffer *buffers;
+  size_t buffer_count, buffer_capacity, buffer_free;
+  uint64_t buffer_serial;
+
+  struct rp_step steps[RP_OPEN_STEPS];
+  uint64_t current_step;
+  uint64_t steps_complete;
+  bool any_received_again;    /**< addresses persist: steps are told by them */
+  bool any_freed;             /**< buffers are freed after use: steps are told by the period */
+  size_t period;              /**< receives per step once locked (just in time) */
+  size_t next_period_attempt; /**< list length at which to look for the period again */
+  uint64_t *template_symbols; /**< of the locked step, to notice when the pattern breaks */
+  uint64_t frees_of_buffers;
+
+  struct rp_peer_order *peers;
+  size_t peer_count, peer_capacity;
+
+  struct rp_channel_state *channels;
+  size_t channel_count, channel_capacity;
+  struct rp_grouping_cache cache;
+
+  uint64_t events[RP_EVENT_KIND_COUNT];
+  uint64_t events_by_source[RP_SOURCE_COUNT];
+  uint64_t events_ignored, lifetimes_dropped, allocations_dropped, companions_dropped;
+};
+
+/* tracker_steps.c */
+
+/** The step with that number, or NULL. */
+struct rp_step *rp__step_get(const struct rp_tracker *tracker, uint64_t number);
+/** Adds a lifetime to step `number`, opening it (and completing what is too old to stay open). */
+rp_status rp__step_add(struct rp_tracker *tracker, uint64_t number, const struct rp_life *life,
+                       size_t *index);
+/** Looks whether a step is complete now and hands it to the channel analysis. */
+void rp__steps_advance(struct rp_tracker *tracker);
+/** Everything is closed: completes what can be. */
+void rp__steps_finish(struct rp_tracker *tracker);
+void rp__steps_fini(struct rp_tracker *tracker);
+/** What a receive looks like to the step detection: channel family and device operations since the receive
+ * before. */
+uint64_t rp__life_symbol(const struct rp_life *life, const struct rp_life *before);
+/** Step length of just-in-time receives in `list` by all evidence at hand, 0 if none. Nothing is changed. */
+size_t rp__jit_period(const struct rp_life_list *list, bool final);
+
+/* channels.c */
+
+/** Assigns the lifetimes of complete step `number` to channels and updates their numbers. On
+ * RP_ERROR_NO_MEMORY the step is not counted. */
+rp_status rp__channels_take_step(struct rp_tracker *tracker, uint64_t number, struct rp_life *lives,
+                                 size_t count, bool just_in_time);
+void rp__channels_fini(struct rp_tracker *tracker);
+
+/* decision.c */
+
+/** Fills slots, reason, held, needed and would_save from the rest of the state. */
+void rp__decide(struct rp_channel_state *channel, uint32_t slack);
+
+#endif

@@ -1,0 +1,142 @@
+/* Times single calls of this process, attached or not: launches that miss or hit a receive buffer, and
+ * transfers. The launches have an empty grid, so the driver refuses them right after its callbacks and
+ * nothing but the call is timed.
+ *
+ *   bench_calls launch|transfer miss|hit none|empty COUNT
+ *
+ * `empty` subscribes an empty CUPTI callback for launches: the floor under any observer. Prints nanoseconds
+ * per call, the smallest mean of ten batches. */
+#include <cuda.h>
+#include <cupti.h>
+#include <dlfcn.h>
+#include <nccl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/sim/rpsim.h"
+
+#define BUFFER_BYTES (1u << 20)
+#define BATCHES 10
+
+static void fail(const char *what, int code) {
+  fprintf(stderr, "bench_calls: %s failed with %d\n", what, code);
+  exit(1);
+}
+
+#define CHECK(call)                                                                                          \
+  do {                                                                                                       \
+    int result_ = (int)(call);                                                                               \
+    if (result_) fail(#call, result_);                                                                       \
+  } while (0)
+
+static void nothing(void *const *params, const struct rpsim_dims *dims) {
+  (void)params;
+  (void)dims;
+}
+
+/* Four pointers and two integers: an ordinary kernel. */
+static const struct rpsim_param layout[] = {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 4}, {36, 4}};
+static const struct rpsim_kernel kernel = {"bench_kernel", nothing, 6, layout};
+
+static double now_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static void CUPTIAPI empty_callback(void *user, CUpti_CallbackDomain domain, CUpti_CallbackId id,
+                                    const void *data) {
+  (void)user;
+  (void)domain;
+  (void)id;
+  (void)data;
+}
+
+static void subscribe_empty(void) {
+  void *cupti = dlopen("libcupti.so.13", RTLD_NOW | RTLD_LOCAL);
+  if (!cupti) fail("dlopen(libcupti.so.13)", 0);
+  CUptiResult (*subscribe)(CUpti_SubscriberHandle *, CUpti_CallbackFunc, void *) =
+      (CUptiResult(*)(CUpti_SubscriberHandle *, CUpti_CallbackFunc, void *))dlsym(cupti, "cuptiSubscribe");
+  CUptiResult (*enable)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain, CUpti_CallbackId) =
+      (CUptiResult(*)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain, CUpti_CallbackId))dlsym(
+          cupti, "cuptiEnableCallback");
+  CUpti_SubscriberHandle subscriber;
+  CHECK(subscribe(&subscriber, empty_callback, NULL));
+  CHECK(enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel));
+}
+
+static double time_launches(CUfunction function, CUdeviceptr pointer, CUdeviceptr other, long count) {
+  int n = 3, m = 4;
+  void *params[] = {&other, &other, &pointer, &other, &n, &m};
+  double best = 1e300;
+  for (int batch = 0; batch < BATCHES; batch++) {
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+      if (cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL) == CUDA_SUCCESS)
+        fail("a launch of nothing succeeded", 0);
+    double each = (now_ns() - begin) / (double)count;
+    best = each < best ? each : best;
+  }
+  return best;
+}
+
+static void transfer(ncclComm_t comm, CUdeviceptr from, CUdeviceptr to) {
+  CHECK(ncclGroupStart());
+  CHECK(ncclSend((void *)from, BUFFER_BYTES, ncclUint8, 0, comm, NULL));
+  CHECK(ncclRecv((void *)to, BUFFER_BYTES, ncclUint8, 0, comm, NULL));
+  CHECK(ncclGroupEnd());
+}
+
+static double time_transfers(ncclComm_t comm, CUdeviceptr from, CUdeviceptr to, long count) {
+  double best = 1e300;
+  for (int batch = 0; batch < BATCHES; batch++) {
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+      transfer(comm, from, to);
+    CHECK(cuCtxSynchronize());
+    double each = (now_ns() - begin) / (double)count;
+    best = each < best ? each : best;
+  }
+  return best;
+}
+
+int main(int argc, char **argv) {
+  if (argc != 5) {
+    fprintf(stderr, "usage: bench_calls launch|transfer miss|hit none|empty COUNT\n");
+    return 2;
+  }
+  rpsim_register_kernels(&kernel, 1);
+  CUdevice device;
+  CUcontext context;
+  CHECK(cuInit(0));
+  CHECK(cuDeviceGet(&device, 0));
+  CHECK(cuDevicePrimaryCtxRetain(&context, device));
+  CHECK(cuCtxSetCurrent(context));
+  CUdeviceptr source, received, plain;
+  CHECK(cuMemAlloc(&plain, BUFFER_BYTES));
+  CHECK(cuMemAlloc(&received, BUFFER_BYTES));
+  CHECK(cuMemAlloc(&source, BUFFER_BYTES));
+  ncclUniqueId id;
+  ncclComm_t comm;
+  CHECK(ncclGetUniqueId(&id));
+  CHECK(ncclCommInitRank(&comm, 1, id, 0));
+  transfer(comm, source, received);
+  CHECK(cuCtxSynchronize());
+  CUlibrary library;
+  CUkernel handle;
+  CUfunction function;
+  CHECK(cuLibraryLoadData(&library, "bench", NULL, NULL, 0, NULL, NULL, 0));
+  CHECK(cuLibraryGetKernel(&handle, library, kernel.name));
+  CHECK(cuKernelGetFunction(&function, handle));
+  if (!strcmp(argv[3], "empty")) subscribe_empty();
+  long count = strtol(argv[4], NULL, 10);
+  CUdeviceptr pointer = strcmp(argv[2], "hit") ? plain : received;
+  double each = strcmp(argv[1], "launch") ? time_transfers(comm, source, received, count)
+                                          : time_launches(function, pointer, plain, count);
+  printf("%.1f\n", each);
+  CHECK(ncclCommDestroy(comm));
+  return 0;
+}

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds recvpool, trains a small pipeline-parallel model on the simulated device with the agent attached, and shows what
+# the agent found. Options go to the trainer, for example:
+#   tests/demo.sh --schedule gpipe
+#   tests/demo.sh --allocation just_in_time
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+. tests/packages.sh
+
+build=build/default
+reports=$PWD/$build/demo-reports
+log=$build/demo-build.log
+mkdir -p "$build"
+read -ra options <<<"${RECVPOOL_CMAKE_OPTIONS:-}"
+echo "Building (log: $log)"
+if ! { recvpool_install_packages && recvpool_build default "$build" "${options[@]}"; } >"$log" 2>&1; then
+  tail -n 40 "$log" >&2
+  exit 1
+fi
+
+rm -rf "$reports"
+recvpool=$build/agent/recvpool
+# The simulated CUDA driver, runtime, CUPTI and NCCL take the place of the real ones.
+export LD_LIBRARY_PATH=$PWD/$build/simlib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+train=("$build/tests/trainer/rp_trainer" --stages 4 --microbatches 16 --schedule 1f1b --steps 4 --message-bytes 1MiB "$@")
+echo "\$ recvpool run --report-dir $reports -- rp_trainer ${train[*]:1}"
+"$recvpool" run --report-dir "$reports" -- "${train[@]}"
+status=$?
+echo
+echo "\$ recvpool report $reports"
+"$recvpool" report "$reports" || status=1
+exit "$status"

@@ -1,0 +1,47 @@
+"""The numbers of the demonstration: 4 stages, 16 microbatches."""
+
+import json
+import os
+
+import support
+from support import RECVPOOL, TRAINER
+
+
+class DemoNumbersTest(support.TestCase):
+    def job(self, *options):
+        self.assert_success(support.run(
+            [RECVPOOL, "run", "--report-dir", self.reports_dir, "--", TRAINER, "--stages", "4", "--microbatches", "16",
+             "--steps", "4", "--message-bytes", "1MiB", *options], env=support.simulated()))
+        self.read_reports()
+        result = support.run([RECVPOOL, "report", "--json", self.reports_dir])
+        self.assert_success(result)
+        document = json.loads(result.stdout)
+        support.validator("job.schema.json").validate(document)
+        self.assertEqual(len(document["jobs"]), 1)
+        return document["jobs"][0]
+
+    def depths(self, job, direction):
+        """{rank: (N, D)}"""
+        return {process["process"]["rank"]: (channel["buffers"], channel["depth"])
+                for process in job["processes"] for channel in process["channels"]
+                if channel["direction"] == direction}
+
+    def test_1f1b(self):
+        job = self.job("--schedule", "1f1b")
+        self.assertEqual(self.depths(job, "activation"), {1: (16, 3), 2: (16, 2), 3: (16, 1)})
+        self.assertEqual(self.depths(job, "gradient"), {0: (16, 1), 1: (16, 1), 2: (16, 1)})
+        mib = 1 << 20
+        self.assertEqual(job["totals"], {"held_bytes": 6 * 16 * mib, "needed_bytes": (3 + 2 + 1 + 3) * mib,
+                                         "would_save_bytes": (11 + 12 + 13 + 3 * 13) * mib})
+        self.assertIn("pooling would save 75.0 MiB of the 96.0 MiB", job["conclusion"])
+
+    def test_gpipe(self):
+        job = self.job("--schedule", "gpipe")
+        self.assertEqual(self.depths(job, "activation"), {1: (16, 16), 2: (16, 16), 3: (16, 16)})
+        self.assertEqual(self.depths(job, "gradient"), {0: (16, 1), 1: (16, 1), 2: (16, 1)})
+        self.assertIn("on activations with D = N there is nothing to save", job["conclusion"])
+
+    def test_just_in_time(self):
+        job = self.job("--allocation", "just_in_time")
+        self.assertEqual(job["totals"]["would_save_bytes"], 0)
+        self.assertIn("nothing to pool", job["conclusion"])

@@ -1,0 +1,129 @@
+"""`recvpool report`: what it reads, what it skips, what it says."""
+
+import json
+import os
+
+import support
+from support import PROGRAMS, RECVPOOL, run
+
+
+class ReportCommandTest(support.TestCase):
+    def sample(self, style, *ranks, folder=None):
+        for rank in ranks:
+            self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), folder or self.reports_dir, rank, style]))
+
+    def report(self, *arguments):
+        return run([RECVPOOL, "report", *arguments])
+
+    def rows(self, text):
+        """Table rows as lists of words, without header and total."""
+        return [line.split() for line in text.splitlines() if line[:1].isdigit()]
+
+    def test_table(self):
+        self.sample("prealloc", "2", "0", "1")
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual(result.stderr, "")
+        rows = self.rows(result.stdout)
+        self.assertEqual([row[0] for row in rows], ["0", "0", "1", "1", "2", "2"])
+        self.assertEqual(rows[0], "0 node/one:1000 activation 0 0 4 1 2 1.0 MiB 4.0 MiB 1.0 MiB 2.0 MiB poolable".split())
+        self.assertIn("pooling would save 12.0 MiB of the 24.0 MiB held", result.stdout)
+        self.assertIn("(3 processes)", result.stdout)
+
+    def test_conclusions(self):
+        self.sample("gpipe", "0", folder=self.folder + "/gpipe")
+        self.sample("just_in_time", "0", folder=self.folder + "/jit")
+        self.sample("empty", "0", folder=self.folder + "/empty")
+        gpipe = self.report(self.folder + "/gpipe")
+        self.assertIn("pooling would save 2.0 MiB", gpipe.stdout)
+        self.assertIn("on activations with D = N there is nothing to save", gpipe.stdout)
+        self.assertIn("nothing to pool:", self.report(self.folder + "/jit").stdout)
+        empty = self.report(self.folder + "/empty")
+        self.assertIn("no receives were seen", empty.stdout)
+        self.assertIn("the agent did nothing: no CUPTI", empty.stdout)
+
+    def test_single_file(self):
+        self.sample("prealloc", "3", "4")
+        path = os.path.join(self.reports_dir, "node_one-1003-900.json")
+        result = self.report(path)
+        self.assert_success(result)
+        self.assertEqual({row[0] for row in self.rows(result.stdout)}, {"3"})
+
+    def test_unusable_files_are_named_and_skipped(self):
+        self.sample("prealloc", "0")
+        good = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        with open(good) as file:
+            text = file.read()
+        other = dict(json.loads(text), schema_version="2.0")
+        parts = {key: value for key, value in json.loads(text).items() if key != "channels"}
+        bad = {"torn.json": text[: len(text) // 2], "empty.json": "", "foreign.json": '{"schema": "prometheus"}',
+               "list.json": "[]", "newer.json": json.dumps(other), "parts.json": json.dumps(parts)}
+        for name, content in bad.items():
+            with open(os.path.join(self.reports_dir, name), "w") as file:
+                file.write(content)
+        for name in (".hidden.json", "notes.txt", ".node_one-1000-900.json.tmp"):
+            with open(os.path.join(self.reports_dir, name), "w") as file:
+                file.write("not looked at")
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual(len(self.rows(result.stdout)), 2)
+        self.assertEqual(result.stderr.count("\n"), len(bad))
+        for name in bad:
+            self.assertIn(name, result.stderr)
+        self.assertIn("another version", result.stderr)
+
+    def test_two_runs_in_one_folder(self):
+        self.sample("prealloc", "0", "1")
+        for number, pid in (("0", 77), ("1", 78)):
+            path = os.path.join(self.reports_dir, f"node_one-{1000 + int(number)}-900.json")
+            with open(path) as file:
+                report = json.load(file)
+            report["process"]["pid"] = pid
+            report["process"]["start_unix_seconds"] += 60
+            report["communicators"][0]["communicator_id"] = "0x5"
+            with open(os.path.join(self.reports_dir, f"later-{number}.json"), "w") as file:
+                json.dump(report, file)
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual([row[0] for row in self.rows(result.stdout)], ["0", "0", "1", "1"] * 2)
+        self.assertIn("job 1: 2 processes", result.stdout)
+        self.assertIn("job 2: 2 processes", result.stdout)
+        document = json.loads(self.report("--json", self.reports_dir).stdout)
+        self.assertEqual([[p["process"]["pid"] for p in job["processes"]] for job in document["jobs"]],
+                         [[1000, 1001], [77, 78]])
+
+    def test_text_cannot_steer_a_terminal(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        with open(path) as file:
+            report = json.load(file)
+        report["process"]["host"] = "\x1b[2Jhost"
+        report["warnings"] = ["one\ntwo\x07"]
+        report["passive_reason"] = "\x1b]0;title\x07"
+        with open(path, "w") as file:
+            json.dump(report, file)
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual([c for c in result.stdout if c < " " and c != "\n"], [])
+        self.assertIn("one?two?", result.stdout)
+
+    def test_no_report_is_an_error(self):
+        os.mkdir(self.reports_dir)
+        result = self.report(self.reports_dir)
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assert_one_line(result.stderr)
+        self.assertEqual(self.report(os.path.join(self.folder, "none")).returncode, 1)
+
+    def test_wrong_option(self):
+        result = self.report("--yaml")
+        self.assertEqual(result.returncode, 2)
+        self.assert_one_line(result.stderr)
+        self.assertIn("--yaml", result.stderr)
+
+    def test_full_stdout_is_an_error(self):
+        self.sample("prealloc", "0")
+        with open("/dev/full", "w") as full:
+            import subprocess
+            status = subprocess.run([RECVPOOL, "report", self.reports_dir], stdout=full,
+                                    stderr=subprocess.PIPE).returncode
+        self.assertEqual(status, 1)

@@ -1,0 +1,57 @@
+# The one list of what building and testing need. Sourced by tests/run.sh and tests/demo.sh.
+
+# Debian packages.
+recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev python3 python3-jsonschema python3-pip)
+
+# Python wheels with the headers of CUDA, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
+recvpool_wheels=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cupti==13.0.*'
+  'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*')
+
+# Installs the packages that are missing; where that takes rights this user lacks, says how and fails.
+recvpool_install_packages() {
+  local missing=() package
+  if ! command -v dpkg-query >/dev/null; then
+    echo "This is no Debian: make sure that the counterparts of these are installed: ${recvpool_packages[*]}" >&2
+    return 0
+  fi
+  for package in "${recvpool_packages[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    echo "Packages are missing. Run: sudo apt-get install -y ${missing[*]}" >&2
+    return 1
+  fi
+  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+}
+
+# Installs the wheels into the build folder $1, all or none.
+recvpool_install_wheels() {
+  local python partial=$1/cuda-wheels.partial
+  rm -rf "$partial"
+  for python in python3 /usr/bin/python3; do
+    "$python" -m pip --version >/dev/null 2>&1 && break
+  done
+  "$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps \
+    --target "$partial" "${recvpool_wheels[@]}" && mv "$partial" "$1/cuda-wheels"
+}
+
+# recvpool_build PRESET FOLDER [CMAKE-OPTION...]: configures into FOLDER and builds.
+# Without CUDA headers on the machine, configuring is tried again with the wheels.
+recvpool_build() {
+  local preset=$1 folder=$2
+  shift 2
+  mkdir -p "$folder"
+  if ! cmake --preset "$preset" -B "$folder" -DRECVPOOL_WERROR=ON "$@" 2>"$folder/configure.err"; then
+    if ! grep -q 'recvpool needs the headers of' "$folder/configure.err" || [ -e "$folder/cuda-wheels" ]; then
+      cat "$folder/configure.err" >&2
+      return 1
+    fi
+    echo "No CUDA headers on this machine: installing the wheels that carry them into $folder/cuda-wheels"
+    recvpool_install_wheels "$folder" || return 1
+    cmake --preset "$preset" -B "$folder" -DRECVPOOL_WERROR=ON "$@" || return 1
+  else
+    cat "$folder/configure.err" >&2
+  fi
+  cmake --build "$folder" -j"$(nproc)"
+}

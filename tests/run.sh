@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs every test.
+#   tests/run.sh [--sanitize=address|thread] [-- CTEST-ARGUMENT...]
+# Ends with the line "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed.
+# RECVPOOL_CMAKE_OPTIONS may hold more options for cmake, e.g. -DRECVPOOL_IGNORE_TOOLKIT=ON.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+. tests/packages.sh
+
+preset=default
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --sanitize=address) preset=asan ;;
+    --sanitize=thread) preset=tsan ;;
+    --) shift; break ;;
+    *) echo "usage: tests/run.sh [--sanitize=address|thread] [-- CTEST-ARGUMENT...]" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+fail() {
+  echo "$1" >&2
+  echo "0 passed, 1 failed"
+  exit 1
+}
+
+build=build/$preset
+recvpool_install_packages || fail "The packages that are needed could not be installed."
+read -ra options <<<"${RECVPOOL_CMAKE_OPTIONS:-}"
+recvpool_build "$preset" "$build" "${options[@]}" || fail "The build failed."
+
+results=$PWD/$build/results.xml
+rm -f "$results"
+ctest --test-dir "$build" --output-on-failure -j"$(nproc)" --output-junit "$results" "$@"
+status=$?
+
+# <testsuite tests="N" failures="N" disabled="N" skipped="N" ...>, one attribute a line or all in one.
+count() { tr '\n' ' ' <"$results" 2>/dev/null | sed -nE "s/.*<testsuite [^>]*[[:space:]]$1=\"([0-9]+)\".*/\1/p"; }
+total=$(count tests) failed=$(count failures) skipped=$(($(count skipped) + $(count disabled)))
+if [ -z "$total" ] || [ "$total" -eq 0 ]; then
+  fail "No test was run."
+fi
+echo "$((total - failed - skipped)) passed, $failed failed, $skipped skipped"
+exit "$status"

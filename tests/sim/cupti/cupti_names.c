@@ -1,0 +1,95 @@
+/* Names of callbacks and results. */
+#include "cupti_sim.h"
+
+#include <cupti_driver_cbid.h>
+#include <cupti_runtime_cbid.h>
+
+#define NAME(id, text) [id] = text,
+static const char *const driver_names[CUPTI_DRIVER_TRACE_CBID_SIZE] = {
+#include "driver_names.inc"
+};
+static const char *const runtime_names[CUPTI_RUNTIME_TRACE_CBID_SIZE] = {
+#include "runtime_names.inc"
+};
+#undef NAME
+
+/* As the real library, only for the domains of functions of CUDA itself. */
+SIM_EXPORT CUptiResult CUPTIAPI cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t cbid,
+                                                     const char **name) {
+  if (!name) return sim_answer(CUPTI_ERROR_INVALID_PARAMETER);
+  *name = NULL;
+  if (domain == CUPTI_CB_DOMAIN_DRIVER_API && cbid < CUPTI_DRIVER_TRACE_CBID_SIZE) *name = driver_names[cbid];
+  if (domain == CUPTI_CB_DOMAIN_RUNTIME_API && cbid < CUPTI_RUNTIME_TRACE_CBID_SIZE)
+    *name = runtime_names[cbid];
+  return *name ? CUPTI_SUCCESS : sim_answer(CUPTI_ERROR_INVALID_PARAMETER);
+}
+
+#define RESULT(name)                                                                                         \
+  { name, #name }
+static const struct {
+  CUptiResult result;
+  const char *name;
+} results[] = {
+    RESULT(CUPTI_SUCCESS),
+    RESULT(CUPTI_ERROR_INVALID_PARAMETER),
+    RESULT(CUPTI_ERROR_INVALID_DEVICE),
+    RESULT(CUPTI_ERROR_INVALID_CONTEXT),
+    RESULT(CUPTI_ERROR_INVALID_EVENT_DOMAIN_ID),
+    RESULT(CUPTI_ERROR_INVALID_EVENT_ID),
+    RESULT(CUPTI_ERROR_INVALID_EVENT_NAME),
+    RESULT(CUPTI_ERROR_INVALID_OPERATION),
+    RESULT(CUPTI_ERROR_OUT_OF_MEMORY),
+    RESULT(CUPTI_ERROR_HARDWARE),
+    RESULT(CUPTI_ERROR_PARAMETER_SIZE_NOT_SUFFICIENT),
+    RESULT(CUPTI_ERROR_API_NOT_IMPLEMENTED),
+    RESULT(CUPTI_ERROR_MAX_LIMIT_REACHED),
+    RESULT(CUPTI_ERROR_NOT_READY),
+    RESULT(CUPTI_ERROR_NOT_COMPATIBLE),
+    RESULT(CUPTI_ERROR_NOT_INITIALIZED),
+    RESULT(CUPTI_ERROR_INVALID_METRIC_ID),
+    RESULT(CUPTI_ERROR_INVALID_METRIC_NAME),
+    RESULT(CUPTI_ERROR_QUEUE_EMPTY),
+    RESULT(CUPTI_ERROR_INVALID_HANDLE),
+    RESULT(CUPTI_ERROR_INVALID_STREAM),
+    RESULT(CUPTI_ERROR_INVALID_KIND),
+    RESULT(CUPTI_ERROR_INVALID_EVENT_VALUE),
+    RESULT(CUPTI_ERROR_DISABLED),
+    RESULT(CUPTI_ERROR_INVALID_MODULE),
+    RESULT(CUPTI_ERROR_INVALID_METRIC_VALUE),
+    RESULT(CUPTI_ERROR_HARDWARE_BUSY),
+    RESULT(CUPTI_ERROR_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_ON_DEVICE),
+    RESULT(CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_ON_NON_P2P_DEVICES),
+    RESULT(CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED_WITH_MPS),
+    RESULT(CUPTI_ERROR_CDP_TRACING_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_CUDA_COMPILER_NOT_COMPATIBLE),
+    RESULT(CUPTI_ERROR_INSUFFICIENT_PRIVILEGES),
+    RESULT(CUPTI_ERROR_OLD_PROFILER_API_INITIALIZED),
+    RESULT(CUPTI_ERROR_OPENACC_UNDEFINED_ROUTINE),
+    RESULT(CUPTI_ERROR_LEGACY_PROFILER_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES),
+    RESULT(CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_CMP_DEVICE_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_SLI_DEVICE_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED),
+    RESULT(CUPTI_ERROR_INVALID_CHIP_NAME),
+    RESULT(CUPTI_ERROR_UNKNOWN),
+};
+
+SIM_EXPORT CUptiResult CUPTIAPI cuptiGetResultString(CUptiResult result, const char **str) {
+  if (!str) return sim_answer(CUPTI_ERROR_INVALID_PARAMETER);
+  for (size_t i = 0; i < sizeof results / sizeof results[0]; i++) {
+    if (results[i].result != result) continue;
+    *str = results[i].name;
+    return CUPTI_SUCCESS;
+  }
+  return sim_answer(CUPTI_ERROR_INVALID_PARAMETER);
+}
+
+SIM_EXPORT CUptiResult CUPTIAPI cuptiGetErrorMessage(CUptiResult result, const char **str) {
+  return cuptiGetResultString(result, str);
+}

@@ -1,0 +1,30 @@
+# Unit tests of the injected library's parts.
+recvpool_unit_test(test_range_filter test_range_filter.c LIBS recvpool_agent_objects)
+recvpool_unit_test(test_nccl_profiler test_nccl_profiler.c LIBS recvpool_agent_objects)
+recvpool_unit_test(test_launch_scan test_launch_scan.c LIBS recvpool_cuda)
+
+# The interposer's modules: one callee, and callers bound in every way.
+add_library(interpose_callee SHARED interpose/callee.c)
+target_link_libraries(interpose_callee PRIVATE recvpool_options)
+function(interpose_caller name)
+  add_library(caller_${name} MODULE interpose/caller.c)
+  target_link_libraries(caller_${name} PRIVATE recvpool_options interpose_callee)
+  target_compile_options(caller_${name} PRIVATE $<$<STREQUAL:${name},no_plt>:-fno-plt>)
+  if(name MATCHES "relro|no_plt")
+    target_link_options(caller_${name} PRIVATE -Wl,-z,relro -Wl,-z,now)
+  else()
+    target_link_options(caller_${name} PRIVATE -Wl,-z,lazy)
+  endif()
+  string(TOUPPER CALLER_${name} definition)
+  target_compile_definitions(test_interpose PRIVATE ${definition}="$<TARGET_FILE:caller_${name}>")
+  add_dependencies(test_interpose caller_${name})
+endfunction()
+recvpool_unit_test(test_interpose test_interpose.c LIBS recvpool_agent_objects)
+target_compile_definitions(test_interpose PRIVATE _GNU_SOURCE)
+foreach(name IN ITEMS lazy lazy_copy relro relro_copy no_plt late other)
+  interpose_caller(${name})
+endforeach()
+
+add_test(NAME test_exports COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DLIBRARY=$<TARGET_FILE:recvpool_agent>
+  -DEXPECTED=${CMAKE_CURRENT_SOURCE_DIR}/exports.txt -P ${CMAKE_CURRENT_SOURCE_DIR}/check_exports.cmake)
+set_tests_properties(test_exports PROPERTIES LABELS unit)

@@ -1,0 +1,15 @@
+# Compares what a shared library exports with a list: cmake -DNM= -DLIBRARY= -DEXPECTED= -P check_exports.cmake
+execute_process(COMMAND ${NM} -D --defined-only --format=posix ${LIBRARY}
+  OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${listing}")
+set(found "")
+foreach(line IN LISTS lines)
+  string(REGEX REPLACE " .*" "" name "${line}")
+  list(APPEND found ${name})
+endforeach()
+list(SORT found)
+file(STRINGS ${EXPECTED} expected)
+list(SORT expected)
+if(NOT found STREQUAL expected)
+  message(FATAL_ERROR "${LIBRARY} exports\n  ${found}\nbut should export\n  ${expected}")
+endif()

@@ -1,0 +1,178 @@
+/* Grouping evidence by itself: what may split receives into channels and what must not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool/grouping.h"
+
+enum { OLD = 100 };
+
+/* A receive from `peer` read by kernels 10 * kind + {1, 2}, beside allocation `companion`, in allocation
+ * `serial`. */
+static struct rp_life life(int peer, int kind, uint64_t companion, uint64_t serial) {
+  struct rp_life result = {.comm = 1,
+                           .peer = peer,
+                           .bytes = 4096,
+                           .allocation_serial = serial,
+                           .public = {.address = serial * 65536},
+                           .signature_count = 2,
+                           .signature = {(uint64_t)(10 * kind + 1), (uint64_t)(10 * kind + 2)}};
+  result.companions = (struct rp_key_set){.count = 1, .key = {companion}};
+  return result;
+}
+
+static struct rp_grouping group(const struct rp_life *lives, size_t count, bool just_in_time) {
+  static const struct rp_peer_order peers[] = {{1, 4096, 0, true}, {1, 4096, 2, false}};
+  const struct rp_group_hints hints = {peers, 2, OLD, just_in_time};
+  struct rp_grouping grouping;
+  assert_int_equal(rp_group_lives(lives, count, &hints, &grouping), RP_OK);
+  return grouping;
+}
+
+static void peers_tell_directions(void **state) {
+  (void)state;
+  struct rp_life lives[] = {life(0, 1, 1, 201), life(0, 1, 1, 202), life(2, 2, 1, 203), life(2, 2, 1, 204)};
+  struct rp_grouping grouping = group(lives, 4, false);
+  assert_int_equal(grouping.group_count, 2);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].direction, RP_DIRECTION_ACTIVATION);
+  assert_int_equal(grouping.groups[grouping.group_of[2]].direction, RP_DIRECTION_GRADIENT);
+  assert_int_equal(grouping.groups[0].stage_ordinal, grouping.groups[1].stage_ordinal);
+  rp_grouping_fini(&grouping);
+}
+
+/* Two stages of one process receive from one peer; only the weights beside the buffers differ. */
+static void weights_tell_stages(void **state) {
+  (void)state;
+  struct rp_life lives[8];
+  for (size_t i = 0; i < 8; i++)
+    lives[i] = life(0, 1, i % 4 < 2 ? 5 : 6, 200 + i);
+  struct rp_grouping grouping = group(lives, 8, true);
+  assert_int_equal(grouping.group_count, 2);
+  for (size_t i = 0; i < 8; i++) {
+    assert_int_equal(grouping.groups[grouping.group_of[i]].stage_ordinal, i % 4 < 2 ? 0 : 1);
+    assert_int_equal(grouping.microbatch[i], i % 2 + i / 4 * 2);
+  }
+  rp_grouping_fini(&grouping);
+}
+
+static void scratch_does_not_tell_stages(void **state) {
+  (void)state;
+  struct rp_life lives[8];
+  for (size_t i = 0; i < 8; i++)
+    lives[i] = life(0, 1, 5 + i % 2, 200 + i); /* two scratch buffers in turn */
+  struct rp_grouping grouping = group(lives, 8, true);
+  assert_int_equal(grouping.group_count, 1);
+  rp_grouping_fini(&grouping);
+  for (size_t i = 0; i < 8; i++)
+    lives[i] = life(0, 1, OLD + 1 + i / 4, 200 + i); /* younger than the first receive: no weights */
+  grouping = group(lives, 8, true);
+  assert_int_equal(grouping.group_count, 1);
+  rp_grouping_fini(&grouping);
+}
+
+/* One buffer is read by a kernel more than the others (the last microbatch logs something): still one
+ * channel. */
+static void a_kernel_more_does_not_split(void **state) {
+  (void)state;
+  struct rp_life lives[4];
+  for (size_t i = 0; i < 4; i++)
+    lives[i] = life(0, 1, 5, 200 + i);
+  lives[3].signature[lives[3].signature_count++] = 999;
+  for (int jit = 0; jit < 2; jit++) {
+    struct rp_grouping grouping = group(lives, 4, jit);
+    assert_int_equal(grouping.group_count, 1);
+    rp_grouping_fini(&grouping);
+  }
+}
+
+/* An uneven split is not believed. */
+static void uneven_readers_do_not_split(void **state) {
+  (void)state;
+  struct rp_life lives[] = {life(0, 1, 5, 201), life(0, 1, 5, 202), life(0, 1, 5, 203), life(0, 2, 5, 204)};
+  struct rp_grouping grouping = group(lives, 4, false);
+  assert_int_equal(grouping.group_count, 1);
+  rp_grouping_fini(&grouping);
+}
+
+/* Elementwise stages: the same kernels read both directions, only the order of allocation and receipt tells.
+ */
+static void order_tells_without_readers(void **state) {
+  (void)state;
+  /* Received in this order; allocated as 201 202 (gradients of one stage), 203 204 and 205 206 of the next.
+   */
+  static const uint64_t serials[] = {203, 204, 205, 206, 201, 202};
+  struct rp_life lives[6];
+  for (size_t i = 0; i < 6; i++)
+    lives[i] = life(0, i < 2 ? 1 : 2, 5, serials[i]);
+  struct rp_grouping grouping = group(lives, 6, false);
+  assert_int_equal(grouping.group_count, 3);
+  for (size_t i = 0; i < 6; i++)
+    assert_int_equal(grouping.group_of[i] == grouping.group_of[i ^ 1], true);
+  assert_int_equal(grouping.groups[grouping.group_of[4]].stage_ordinal, 0);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].stage_ordinal, 1);
+  rp_grouping_fini(&grouping);
+  for (size_t i = 0; i < 6; i++)
+    lives[i] = life(0, 1, 5, i < 3 ? 204 + i : 198 + i);
+  grouping = group(lives, 6, false);
+  assert_int_equal(grouping.group_count, 2);
+  rp_grouping_fini(&grouping);
+}
+
+/* A workspace that every kernel names ties no stages together; the weights of stage 1 do. */
+static void a_common_workspace_ties_no_stages(void **state) {
+  (void)state;
+  struct rp_life lives[] = {life(0, 1, 3, 203), life(0, 1, 3, 204), life(2, 2, 3, 205),
+                            life(2, 2, 3, 206), life(2, 2, 3, 201), life(2, 2, 3, 202)};
+  for (size_t i = 0; i < 6; i++)
+    lives[i].companions.key[lives[i].companions.count++] = i < 4 ? 6 : 5;
+  struct rp_grouping grouping = group(lives, 6, false);
+  assert_int_equal(grouping.group_count, 3);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].stage_ordinal, 1);
+  assert_int_equal(grouping.groups[grouping.group_of[2]].stage_ordinal, 1);
+  assert_int_equal(grouping.groups[grouping.group_of[4]].stage_ordinal, 0);
+  rp_grouping_fini(&grouping);
+}
+
+/* Whatever comes in, every life gets one group, and microbatch numbers in a group are 0 … size-1, each once.
+ */
+static void any_input_gives_a_partition(void **state) {
+  (void)state;
+  srand(9);
+  for (int round = 0; round < 3000; round++) {
+    struct rp_life lives[40];
+    size_t count = (size_t)(rand() % 40);
+    for (size_t i = 0; i < count; i++) {
+      lives[i] = life(rand() % 3, rand() % 3, (uint64_t)(rand() % 4), (uint64_t)(rand() % 60));
+      lives[i].signature_count = (uint16_t)(rand() % 3);
+    }
+    struct rp_grouping grouping = group(lives, count, rand() % 2);
+    uint32_t sizes[40] = {0};
+    bool taken[40][40] = {{false}};
+    for (size_t i = 0; i < count; i++) {
+      uint32_t g = grouping.group_of[i];
+      assert_true(g < grouping.group_count && grouping.microbatch[i] < grouping.groups[g].size);
+      assert_false(taken[g][grouping.microbatch[i]]);
+      taken[g][grouping.microbatch[i]] = true;
+      assert_int_equal(grouping.groups[g].peer, lives[i].peer);
+      sizes[g]++;
+    }
+    for (size_t g = 0; g < grouping.group_count; g++)
+      assert_int_equal(sizes[g], grouping.groups[g].size);
+    rp_grouping_fini(&grouping);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(peers_tell_directions),
+                                     cmocka_unit_test(weights_tell_stages),
+                                     cmocka_unit_test(scratch_does_not_tell_stages),
+                                     cmocka_unit_test(a_kernel_more_does_not_split),
+                                     cmocka_unit_test(uneven_readers_do_not_split),
+                                     cmocka_unit_test(order_tells_without_readers),
+                                     cmocka_unit_test(a_common_workspace_ties_no_stages),
+                                     cmocka_unit_test(any_input_gives_a_partition)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
