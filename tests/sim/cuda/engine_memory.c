@@ -275,7 +275,7 @@ CUresult impl_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
   if (result != CUDA_SUCCESS) return result;
-  struct free_work *free_work = sim_work_new(sizeof(*free_work), SIM_WORK_OTHER, run_free);
+  struct free_work *free_work = sim_work_new(sizeof(*free_work), SIM_WORK_FREE, run_free);
   if (!free_work) return CUDA_ERROR_OUT_OF_MEMORY;
   free_work->address = dptr;
   pthread_mutex_lock(&sim_memory_lock);

@@ -56,7 +56,7 @@ void sim_stream_unref_locked(struct sim_stream *stream) {
   if (--stream->refs > 0) return;
   pthread_cond_destroy(&stream->work_ready);
   pthread_cond_destroy(&stream->progress);
-  free(stream->capture_tail);
+  sim_capture_forget_stream_locked(stream);
   free(stream);
 }
 
@@ -310,7 +310,9 @@ CUresult sim_submit(CUstream handle, struct sim_work *work, enum sim_wait wait) 
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream = NULL;
   result = sim_stream_resolve_locked(context, handle, &stream);
-  if (result == CUDA_SUCCESS && wait == SIM_WAIT) result = sim_capture_forbid_locked(stream);
+  if (result == CUDA_SUCCESS)
+    result =
+        wait == SIM_WAIT ? sim_capture_forbid_locked(stream) : sim_capture_forbid_implicit_locked(stream);
   if (result != CUDA_SUCCESS)
     sim_work_unref(work);
   else if (stream->capture)
@@ -322,5 +324,6 @@ CUresult sim_submit(CUstream handle, struct sim_work *work, enum sim_wait wait) 
     result = sim_engine_sticky_error(context);
   }
   pthread_mutex_unlock(&sim_engine_lock);
+  sim_graph_notify(context);
   return result;
 }
