@@ -294,6 +294,28 @@ static void reduce_types(void) {
   REDUCE_TYPE(double, ncclFloat64);
 }
 
+/* Values that both 16-bit formats hold exactly, in their bits. */
+static void reduce_halves(void) {
+  uint16_t *data = (uint16_t *)allocate(4);
+  static const struct {
+    ncclDataType_t type;
+    uint16_t half, two, three_halves, six;
+  } formats[] = {{ncclFloat16, 0x3800, 0x4000, 0x3e00, 0x4600},
+                 {ncclBfloat16, 0x3f00, 0x4000, 0x3fc0, 0x40c0}};
+  CHECK(rank_count == 3);
+  for (int i = 0; i < 2; i++) {
+    data[0] = formats[i].half;
+    data[1] = formats[i].two;
+    NCCL(ncclAllReduce(data, data, 2, formats[i].type, ncclSum, comm, stream));
+    synchronize();
+    CHECK(data[0] == formats[i].three_halves && data[1] == formats[i].six);
+    NCCL(ncclAllReduce(data, data, 2, formats[i].type, ncclAvg, comm, stream));
+    synchronize();
+    CHECK(data[0] == formats[i].three_halves && data[1] == formats[i].six);
+  }
+  release(data);
+}
+
 static void rooted(void) {
   const size_t n = 100001;
   int root = rank_count - 1;
@@ -355,6 +377,7 @@ static void collectives(void) {
   begin();
   reductions();
   reduce_types();
+  reduce_halves();
   rooted();
   many_to_many();
   end();
