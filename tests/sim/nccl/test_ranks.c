@@ -524,7 +524,11 @@ static void abort_wakes(void) {
 static void dead_peer(void) {
   begin();
   uint8_t *data = allocate(8);
-  barrier();
+  /* All others are past their last message to rank 1 when it dies. */
+  for (int rank = 0; rank < rank_count && my_rank == 1; rank++)
+    if (rank != 1) NCCL(ncclRecv(data, 8, ncclUint8, rank, comm, stream));
+  if (my_rank != 1) NCCL(ncclSend(data, 8, ncclUint8, 1, comm, stream));
+  synchronize();
   if (my_rank == 1) kill(getpid(), SIGKILL);
   /* Rank 3 waits for the dead one, 0 and 2 for one another. */
   static const int peers[] = {2, -1, 0, 1};
