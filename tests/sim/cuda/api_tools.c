@@ -22,6 +22,14 @@ static struct CUpti_Subscriber_st *all_subscribers; /* lock subscriber_lock */
 static _Atomic(struct CUpti_Subscriber_st *) subscriber;
 static _Atomic uint32_t last_correlation_id;
 
+static void reset_lock_in_child(void) {
+  pthread_mutex_init(&subscriber_lock, NULL);
+}
+
+__attribute__((constructor)) static void watch_fork(void) {
+  pthread_atfork(NULL, NULL, reset_lock_in_child);
+}
+
 #define ENABLED_MAX ((int)CUPTI_DRIVER_TRACE_CBID_SIZE)
 /* By domain and id. The driver domain's are mirrored in sim_watch for the wrappers. */
 static _Atomic uint8_t enabled[CUPTI_CB_DOMAIN_SIZE][ENABLED_MAX];

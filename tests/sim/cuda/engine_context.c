@@ -1,5 +1,5 @@
-/* Owns what surrounds the engine: its lock, the registry of handles, the engine's part of a context, the sticky error,
- * works, and the answer in a fork's child. */
+/* Owns what surrounds the engine: its lock, the registry of handles, the engine's part of a context, the
+ * sticky error, works, and the answer in a fork's child. */
 #include "engine_internal.h"
 #include <search.h>
 #include <stdlib.h>
@@ -40,10 +40,8 @@ CUresult sim_engine_enter_process(void) {
 
 CUresult sim_engine_enter(struct sim_context **context) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (in_host_function)
-    return CUDA_ERROR_NOT_PERMITTED;
+  if (result != CUDA_SUCCESS) return result;
+  if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
   *context = sim_context_current();
   return *context && (*context)->engine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
@@ -60,14 +58,12 @@ void sim_engine_set_in_host_function(bool inside) {
 
 CUresult sim_engine_context_create(struct sim_context *context) {
   struct sim_engine_context *engine = calloc(1, sizeof(*engine));
-  if (!engine)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!engine) return CUDA_ERROR_OUT_OF_MEMORY;
   engine->owner = context;
   pthread_cond_init(&engine->thread_gone, NULL);
   pthread_mutex_lock(&sim_engine_lock);
   engine->legacy = sim_stream_new_locked(engine, CU_STREAM_DEFAULT, 0);
-  if (engine->legacy)
-    engine->legacy->legacy = true;
+  if (engine->legacy) engine->legacy->legacy = true;
   pthread_mutex_unlock(&sim_engine_lock);
   if (!engine->legacy) {
     free(engine);
@@ -79,8 +75,7 @@ CUresult sim_engine_context_create(struct sim_context *context) {
 
 void sim_engine_context_destroy(struct sim_context *context) {
   struct sim_engine_context *engine = context->engine;
-  if (!engine || sim_engine_enter_process() != CUDA_SUCCESS)
-    return;
+  if (!engine || sim_engine_enter_process() != CUDA_SUCCESS) return;
   pthread_mutex_lock(&sim_engine_lock);
   sim_context_wait_locked(engine);
   for (struct sim_stream *stream = engine->streams, *next; stream; stream = next) {
@@ -98,14 +93,10 @@ void sim_engine_context_destroy(struct sim_context *context) {
 
 CUresult sim_engine_context_synchronize(struct sim_context *context) {
   CUresult result = sim_engine_enter_process();
-  if (result == CUDA_SUCCESS && in_host_function)
-    result = CUDA_ERROR_NOT_PERMITTED;
-  if (result == CUDA_SUCCESS && !context->engine)
-    result = CUDA_ERROR_INVALID_CONTEXT;
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_forbid_context(context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result == CUDA_SUCCESS && in_host_function) result = CUDA_ERROR_NOT_PERMITTED;
+  if (result == CUDA_SUCCESS && !context->engine) result = CUDA_ERROR_INVALID_CONTEXT;
+  if (result == CUDA_SUCCESS) result = sim_capture_forbid_context(context);
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&sim_engine_lock);
   sim_context_wait_locked(context->engine);
   pthread_mutex_unlock(&sim_engine_lock);
@@ -120,8 +111,7 @@ CUresult sim_engine_sticky_error(struct sim_context *context) {
 
 void *sim_work_new(size_t bytes, enum sim_work_kind kind, void (*run)(struct sim_work *)) {
   struct sim_work *work = calloc(1, bytes);
-  if (!work)
-    return NULL;
+  if (!work) return NULL;
   atomic_init(&work->refs, 1);
   work->kind = kind;
   work->run = run;
@@ -129,10 +119,8 @@ void *sim_work_new(size_t bytes, enum sim_work_kind kind, void (*run)(struct sim
 }
 
 void sim_work_unref(struct sim_work *work) {
-  if (!work || atomic_fetch_sub(&work->refs, 1) > 1)
-    return;
-  if (work->dispose)
-    work->dispose(work);
+  if (!work || atomic_fetch_sub(&work->refs, 1) > 1) return;
+  if (work->dispose) work->dispose(work);
   free(work);
 }
 
@@ -142,8 +130,7 @@ static void run_guarded(void *argument) {
 }
 
 void sim_work_execute(struct sim_work *work, struct sim_engine_context *context) {
-  if (sim_fault_guard(run_guarded, work))
-    return;
+  if (sim_fault_guard(run_guarded, work)) return;
   int none = CUDA_SUCCESS;
   atomic_compare_exchange_strong(&context->sticky, &none, CUDA_ERROR_ILLEGAL_ADDRESS);
 }

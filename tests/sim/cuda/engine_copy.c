@@ -1,5 +1,5 @@
-/* Owns the copies. Every form becomes a box of rows; a pageable source of an asynchronous copy is staged when the call
- * is made, and one into pageable memory returns when it is done. */
+/* Owns the copies. Every form becomes a box of rows; a pageable source of an asynchronous copy is staged when
+ * the call is made, and one into pageable memory returns when it is done. */
 #include "engine_internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -51,22 +51,21 @@ static void stage_copy(void *argument) {
   memcpy(copy->staged, copy->box.source, extent(&copy->box, copy->box.source_pitch, copy->box.source_slice));
 }
 
-/* Stages the source. If it cannot be read, the copy goes on unstaged and fails on the stream like any other. */
+/* Stages the source. If it cannot be read, the copy goes on unstaged and fails on the stream like any other.
+ */
 static CUresult stage(struct copy_work *copy) {
   size_t bytes = extent(&copy->box, copy->box.source_pitch, copy->box.source_slice);
   copy->staged = malloc(bytes);
-  if (!copy->staged)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  if (sim_fault_guard(stage_copy, copy))
-    copy->box.source = copy->staged;
+  if (!copy->staged) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (sim_fault_guard(stage_copy, copy)) copy->box.source = copy->staged;
   return CUDA_SUCCESS;
 }
 
 static CUresult check_copy(const struct copy_request *request) {
   const struct copy_box *box = &request->box;
-  if (!box->source || !box->destination)
-    return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = sim_memory_check((CUdeviceptr)box->source, extent(box, box->source_pitch, box->source_slice));
+  if (!box->source || !box->destination) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result =
+      sim_memory_check((CUdeviceptr)box->source, extent(box, box->source_pitch, box->source_slice));
   if (result == CUDA_SUCCESS)
     result = sim_memory_check((CUdeviceptr)box->destination,
                               extent(box, box->destination_pitch, box->destination_slice));
@@ -77,14 +76,11 @@ static CUresult submit_copy(const struct copy_request *request, CUstream stream,
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
   const struct copy_box *box = &request->box;
-  if (result != CUDA_SUCCESS || box->width == 0 || box->height == 0 || box->depth == 0)
-    return result;
+  if (result != CUDA_SUCCESS || box->width == 0 || box->height == 0 || box->depth == 0) return result;
   result = check_copy(request);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct copy_work *copy = sim_work_new(sizeof(*copy), SIM_WORK_COPY, run_copy);
-  if (!copy)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
   copy->work.dispose = dispose_copy;
   copy->box = *box;
   if (wait == SIM_RETURN_AT_ONCE && is_pageable(request->destination_side, box->destination))
@@ -131,18 +127,19 @@ CUresult impl_cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
   return copy_1d(pointer(dstDevice), SIDE_DEVICE, pointer(srcDevice), SIDE_DEVICE, ByteCount, NULL, SIM_WAIT);
 }
 
-CUresult impl_cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
-                           size_t ByteCount) {
-  if (!dstContext || !srcContext)
-    return CUDA_ERROR_INVALID_CONTEXT;
+CUresult impl_cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                           CUcontext srcContext, size_t ByteCount) {
+  if (!dstContext || !srcContext) return CUDA_ERROR_INVALID_CONTEXT;
   return impl_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
 }
 
 CUresult impl_cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
-  return copy_1d(pointer(dst), SIDE_UNIFIED, pointer(src), SIDE_UNIFIED, ByteCount, hStream, SIM_RETURN_AT_ONCE);
+  return copy_1d(pointer(dst), SIDE_UNIFIED, pointer(src), SIDE_UNIFIED, ByteCount, hStream,
+                 SIM_RETURN_AT_ONCE);
 }
 
-CUresult impl_cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream) {
+CUresult impl_cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
+                                   CUstream hStream) {
   return copy_1d(pointer(dstDevice), SIDE_DEVICE, srcHost, SIDE_HOST, ByteCount, hStream, SIM_RETURN_AT_ONCE);
 }
 
@@ -150,15 +147,15 @@ CUresult impl_cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t 
   return copy_1d(dstHost, SIDE_HOST, pointer(srcDevice), SIDE_DEVICE, ByteCount, hStream, SIM_RETURN_AT_ONCE);
 }
 
-CUresult impl_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+CUresult impl_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                                   CUstream hStream) {
   return copy_1d(pointer(dstDevice), SIDE_DEVICE, pointer(srcDevice), SIDE_DEVICE, ByteCount, hStream,
                  SIM_RETURN_AT_ONCE);
 }
 
 CUresult impl_cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                                 CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-  if (!dstContext || !srcContext)
-    return CUDA_ERROR_INVALID_CONTEXT;
+  if (!dstContext || !srcContext) return CUDA_ERROR_INVALID_CONTEXT;
   return impl_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
 }
 
@@ -183,15 +180,17 @@ static bool resolve_side(CUmemorytype type, const void *host, CUdeviceptr device
 }
 
 static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, enum sim_wait wait) {
-  struct copy_request request = {.box = {.width = copy->WidthInBytes,
-                                         .height = copy->Height,
-                                         .depth = copy->Depth,
-                                         .source_pitch = copy->srcPitch ? copy->srcPitch : copy->WidthInBytes,
-                                         .destination_pitch = copy->dstPitch ? copy->dstPitch : copy->WidthInBytes}};
+  struct copy_request request = {
+      .box = {.width = copy->WidthInBytes,
+              .height = copy->Height,
+              .depth = copy->Depth,
+              .source_pitch = copy->srcPitch ? copy->srcPitch : copy->WidthInBytes,
+              .destination_pitch = copy->dstPitch ? copy->dstPitch : copy->WidthInBytes}};
   struct copy_box *box = &request.box;
   const unsigned char *source, *destination;
   if (!resolve_side(copy->srcMemoryType, copy->srcHost, copy->srcDevice, &request.source_side, &source) ||
-      !resolve_side(copy->dstMemoryType, copy->dstHost, copy->dstDevice, &request.destination_side, &destination))
+      !resolve_side(copy->dstMemoryType, copy->dstHost, copy->dstDevice, &request.destination_side,
+                    &destination))
     return CUDA_ERROR_INVALID_VALUE;
   if (!source || !destination || box->source_pitch < copy->srcXInBytes + box->width ||
       box->destination_pitch < copy->dstXInBytes + box->width)
@@ -205,8 +204,7 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, enum sim_wai
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, enum sim_wait wait) {
-  if (!copy)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
   CUDA_MEMCPY3D as_3d = {.srcXInBytes = copy->srcXInBytes,
                          .srcY = copy->srcY,
                          .srcMemoryType = copy->srcMemoryType,

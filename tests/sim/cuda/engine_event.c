@@ -10,8 +10,7 @@ struct stamp_work {
 };
 
 static void unref_record_locked(struct sim_record *record) {
-  if (!record || --record->refs > 0)
-    return;
+  if (!record || --record->refs > 0) return;
   sim_stream_unref_locked(record->point.stream);
   free(record);
 }
@@ -24,19 +23,18 @@ static void run_stamp(struct sim_work *work) {
   pthread_mutex_unlock(&sim_engine_lock);
 }
 
-/* Runs on the stream's thread, without the lock; only after a failed append with it, where `record` is NULL. */
+/* Runs on the stream's thread, without the lock; only after a failed append with it, where `record` is NULL.
+ */
 static void dispose_stamp(struct sim_work *work) {
   struct sim_record *record = ((struct stamp_work *)work)->record;
-  if (!record)
-    return;
+  if (!record) return;
   pthread_mutex_lock(&sim_engine_lock);
   unref_record_locked(record);
   pthread_mutex_unlock(&sim_engine_lock);
 }
 
 CUresult sim_event_record_locked(struct sim_event *event, struct sim_stream *stream) {
-  if (stream->capture)
-    return sim_capture_record_locked(event, stream);
+  if (stream->capture) return sim_capture_record_locked(event, stream);
   struct sim_record *record = calloc(1, sizeof(*record));
   struct stamp_work *stamp = sim_work_new(sizeof(*stamp), SIM_WORK_OTHER, run_stamp);
   if (!record || !stamp) {
@@ -61,10 +59,8 @@ CUresult sim_event_record_locked(struct sim_event *event, struct sim_stream *str
 }
 
 CUresult sim_event_wait_locked(struct sim_event *event, struct sim_stream *stream) {
-  if (stream->capture || event->capture)
-    return sim_capture_wait_locked(event, stream);
-  if (!event->record)
-    return CUDA_SUCCESS;
+  if (stream->capture || event->capture) return sim_capture_wait_locked(event, stream);
+  if (!event->record) return CUDA_SUCCESS;
   return sim_stream_append_locked(stream, NULL, &event->record->point, 1, true);
 }
 
@@ -73,15 +69,12 @@ CUresult sim_event_wait_locked(struct sim_event *event, struct sim_stream *strea
 CUresult impl_cuEventCreate(CUevent *phEvent, unsigned int Flags) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
   bool interprocess_timed = (Flags & CU_EVENT_INTERPROCESS) && !(Flags & CU_EVENT_DISABLE_TIMING);
-  if (!phEvent || (Flags & ~known) || interprocess_timed)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!phEvent || (Flags & ~known) || interprocess_timed) return CUDA_ERROR_INVALID_VALUE;
   struct sim_event *event = calloc(1, sizeof(*event));
-  if (!event)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
   event->flags = Flags;
   event->context = context;
   pthread_mutex_lock(&sim_engine_lock);
@@ -97,8 +90,7 @@ CUresult impl_cuEventCreate(CUevent *phEvent, unsigned int Flags) {
 
 CUresult impl_cuEventDestroy_v2(CUevent hEvent) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_event *event = sim_handle_find(hEvent, SIM_HANDLE_EVENT);
   if (event) {
@@ -115,26 +107,21 @@ CUresult impl_cuEventDestroy_v2(CUevent hEvent) {
 static CUresult find_pair_locked(struct sim_context *context, CUevent event_handle, CUstream stream_handle,
                                  struct sim_event **event, struct sim_stream **stream) {
   *event = sim_handle_find(event_handle, SIM_HANDLE_EVENT);
-  if (!*event)
-    return CUDA_ERROR_INVALID_HANDLE;
+  if (!*event) return CUDA_ERROR_INVALID_HANDLE;
   return sim_stream_resolve_locked(context, stream_handle, stream);
 }
 
 CUresult impl_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS) return result;
+  if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_event *event;
   struct sim_stream *stream;
   result = find_pair_locked(context, hEvent, hStream, &event, &stream);
-  if (result == CUDA_SUCCESS && event->context->engine != stream->context)
-    result = CUDA_ERROR_INVALID_HANDLE;
-  if (result == CUDA_SUCCESS)
-    result = sim_event_record_locked(event, stream);
+  if (result == CUDA_SUCCESS && event->context->engine != stream->context) result = CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS) result = sim_event_record_locked(event, stream);
   pthread_mutex_unlock(&sim_engine_lock);
   return result;
 }
@@ -146,21 +133,19 @@ CUresult impl_cuEventRecord(CUevent hEvent, CUstream hStream) {
 CUresult impl_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS) return result;
+  if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_event *event;
   struct sim_stream *stream;
   result = find_pair_locked(context, hEvent, hStream, &event, &stream);
-  if (result == CUDA_SUCCESS)
-    result = sim_event_wait_locked(event, stream);
+  if (result == CUDA_SUCCESS) result = sim_event_wait_locked(event, stream);
   pthread_mutex_unlock(&sim_engine_lock);
   return result;
 }
 
-/* Waits for a recording. The event may be destroyed or recorded again meanwhile, so it holds the recording. */
+/* Waits for a recording. The event may be destroyed or recorded again meanwhile, so it holds the recording.
+ */
 static void wait_for_record_locked(struct sim_record *record) {
   record->refs++;
   sim_point_wait_locked(&record->point);
@@ -198,11 +183,10 @@ CUresult impl_cuEventSynchronize(CUevent hEvent) {
   return result == CUDA_SUCCESS ? look_at_event(hEvent, true) : result;
 }
 
-static CUresult elapsed_locked(const struct sim_event *start, const struct sim_event *end, float *milliseconds) {
-  if (!start || !end || !start->record || !end->record)
-    return CUDA_ERROR_INVALID_HANDLE;
-  if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
-    return CUDA_ERROR_INVALID_HANDLE;
+static CUresult elapsed_locked(const struct sim_event *start, const struct sim_event *end,
+                               float *milliseconds) {
+  if (!start || !end || !start->record || !end->record) return CUDA_ERROR_INVALID_HANDLE;
+  if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
   if (!sim_point_reached_locked(&start->record->point) || !sim_point_reached_locked(&end->record->point))
     return CUDA_ERROR_NOT_READY;
   *milliseconds = (float)(end->record->timestamp_ns - start->record->timestamp_ns) / 1e6f;
@@ -211,10 +195,8 @@ static CUresult elapsed_locked(const struct sim_event *start, const struct sim_e
 
 CUresult impl_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (!pMilliseconds)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS) return result;
+  if (!pMilliseconds) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&sim_engine_lock);
   result = elapsed_locked(sim_handle_find(hStart, SIM_HANDLE_EVENT), sim_handle_find(hEnd, SIM_HANDLE_EVENT),
                           pMilliseconds);

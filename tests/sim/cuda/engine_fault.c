@@ -1,5 +1,5 @@
-/* Owns the SIGSEGV and SIGBUS handler: on a stream thread an access to memory that is not there ends the running
- * operation; everywhere else the handler that was there before gets the signal. */
+/* Owns the SIGSEGV and SIGBUS handler: on a stream thread an access to memory that is not there ends the
+ * running operation; everywhere else the handler that was there before gets the signal. */
 #include "engine_internal.h"
 #include <setjmp.h>
 #include <signal.h>
@@ -21,8 +21,7 @@ static void pass_on(int number, siginfo_t *info, void *frame) {
 }
 
 static void on_fault(int number, siginfo_t *info, void *frame) {
-  if (escape)
-    siglongjmp(*escape, 1);
+  if (escape) siglongjmp(*escape, 1);
   pass_on(number, info, frame);
 }
 

@@ -24,12 +24,14 @@ enum sim_handle_kind {
   SIM_HANDLE_EXEC,
 };
 
-/** First member of everything behind a handle; the registry is what makes a stale handle an error instead of a crash. */
+/** First member of everything behind a handle; the registry is what makes a stale handle an error instead of
+ * a crash. */
 struct sim_handle {
   enum sim_handle_kind kind;
 };
 
-/** Registry of live handles; all three under engine_lock. `find` answers NULL for an unknown handle or another kind. */
+/** Registry of live handles; all three under engine_lock. `find` answers NULL for an unknown handle or
+ * another kind. */
 bool sim_handle_add(struct sim_handle *handle, enum sim_handle_kind kind);
 void *sim_handle_find(const void *handle, enum sim_handle_kind kind);
 void sim_handle_remove(struct sim_handle *handle);
@@ -46,7 +48,8 @@ struct sim_work {
   void (*dispose)(struct sim_work *work); /**< frees what the work owns, not the work itself; may be NULL */
 };
 
-/** Allocates `bytes` (a struct that starts with a sim_work), zeroed, with one reference; NULL without memory. */
+/** Allocates `bytes` (a struct that starts with a sim_work), zeroed, with one reference; NULL without memory.
+ */
 void *sim_work_new(size_t bytes, enum sim_work_kind kind, void (*run)(struct sim_work *));
 void sim_work_unref(struct sim_work *work);
 
@@ -97,7 +100,8 @@ struct sim_engine_context {
 
 extern pthread_mutex_t sim_engine_lock;
 
-/** CUDA_ERROR_NOT_INITIALIZED in a fork's child, CUDA_ERROR_INVALID_CONTEXT without a current context, else *context. */
+/** CUDA_ERROR_NOT_INITIALIZED in a fork's child, CUDA_ERROR_INVALID_CONTEXT without a current context, else
+ * *context. */
 CUresult sim_engine_enter(struct sim_context **context);
 /** Like sim_engine_enter, for calls that need no context. */
 CUresult sim_engine_enter_process(void);
@@ -117,10 +121,10 @@ void sim_stream_ref_locked(struct sim_stream *stream);
 void sim_stream_unref_locked(struct sim_stream *stream);
 bool sim_point_reached_locked(const struct sim_point *point);
 void sim_point_wait_locked(const struct sim_point *point);
-/** Under engine_lock: appends an operation with the implicit waits of the legacy stream; takes over the reference to
- *  `work` (also on failure) and copies the points. */
-CUresult sim_stream_append_locked(struct sim_stream *stream, struct sim_work *work, const struct sim_point *points,
-                                  size_t point_count, bool fixed);
+/** Under engine_lock: appends an operation with the implicit waits of the legacy stream; takes over the
+ * reference to `work` (also on failure) and copies the points. */
+CUresult sim_stream_append_locked(struct sim_stream *stream, struct sim_work *work,
+                                  const struct sim_point *points, size_t point_count, bool fixed);
 /** Under engine_lock: waits for what a synchronize of this stream waits for. */
 void sim_stream_wait_locked(struct sim_stream *stream);
 bool sim_stream_idle_locked(struct sim_stream *stream);
@@ -148,14 +152,16 @@ struct sim_event;
 CUresult sim_capture_work_locked(struct sim_stream *stream, struct sim_work *work);
 /** Under engine_lock: a call that must not touch a capturing stream invalidates the capture and fails. */
 CUresult sim_capture_forbid_locked(struct sim_stream *stream);
-/** Under engine_lock: event record and wait where the stream, or the event's latest record, belongs to a capture. */
+/** Under engine_lock: event record and wait where the stream, or the event's latest record, belongs to a
+ * capture. */
 CUresult sim_capture_record_locked(struct sim_event *event, struct sim_stream *stream);
 CUresult sim_capture_wait_locked(struct sim_event *event, struct sim_stream *stream);
 /** Under engine_lock: the event's latest record is no longer one of a capture. */
 void sim_capture_forget_event_locked(struct sim_event *event);
 /** Under engine_lock: query or synchronize of an event recorded in a capture: invalidates and fails. */
 CUresult sim_capture_forbid_event_locked(struct sim_event *event);
-/** A call that is unsafe while this thread (or any thread, in global mode) captures: invalidates and fails. */
+/** A call that is unsafe while this thread (or any thread, in global mode) captures: invalidates and fails.
+ */
 CUresult sim_capture_forbid_unsafe(void);
 /** A call that waits for a whole context, while one of its streams captures: invalidates and fails. */
 CUresult sim_capture_forbid_context(struct sim_context *context);
@@ -173,7 +179,7 @@ struct sim_event {
   struct sim_handle handle;
   struct sim_context *context;
   unsigned flags;
-  struct sim_record *record; /**< latest; NULL = never recorded */
+  struct sim_record *record;   /**< latest; NULL = never recorded */
   struct sim_capture *capture; /**< capture the latest record belongs to, or NULL */
   struct sim_node **capture_nodes;
   size_t capture_node_count;
@@ -210,13 +216,16 @@ struct sim_physical {
   CUmemAllocationProp properties;
 };
 
-/** Takes `size_bytes` from the device, filled with poison. An exportable one has a file of its own. NULL: no room. */
-struct sim_physical *sim_physical_new(int device, uint64_t size_bytes, uint64_t accounted_bytes, bool exportable);
+/** Takes `size_bytes` from the device, filled with poison. An exportable one has a file of its own. NULL: no
+ * room. */
+struct sim_physical *sim_physical_new(int device, uint64_t size_bytes, uint64_t accounted_bytes,
+                                      bool exportable);
 void sim_physical_ref_locked(struct sim_physical *physical);
 void sim_physical_unref_locked(struct sim_physical *physical);
 /** Takes over an imported file; NULL if it is no allocation. */
 struct sim_physical *sim_physical_import(int device, int file);
-int sim_physical_map(const struct sim_physical *physical, uintptr_t address, uint64_t size_bytes, bool access);
+int sim_physical_map(const struct sim_physical *physical, uintptr_t address, uint64_t size_bytes,
+                     bool access);
 /** Fresh inaccessible address space, or 0; and making a range inaccessible again. */
 uintptr_t sim_address_space_take(uint64_t size_bytes, uint64_t alignment, uintptr_t hint);
 void sim_address_space_close(uintptr_t address, uint64_t size_bytes);

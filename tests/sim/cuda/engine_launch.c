@@ -1,5 +1,5 @@
-/* Owns launches of kernels and of host functions. Parameters are copied when the call is made, either one by one or from
- * the packed buffer of `extra`; the body runs once, on the stream's thread. */
+/* Owns launches of kernels and of host functions. Parameters are copied when the call is made, either one by
+ * one or from the packed buffer of `extra`; the body runs once, on the stream's thread. */
 #include "engine_internal.h"
 #include "engine_launch.h"
 #include <stdlib.h>
@@ -41,31 +41,30 @@ static bool parse_extra(void **extra, const void **buffer, size_t *size_bytes) {
   return true;
 }
 
-static CUresult copy_params(struct sim_kernel_work *launch, size_t bytes, void **kernel_params, void **extra) {
+static CUresult copy_params(struct sim_kernel_work *launch, size_t bytes, void **kernel_params,
+                            void **extra) {
   const struct rpsim_kernel *kernel = launch->kernel;
   if (extra) {
     const void *buffer;
     size_t given_bytes;
     if (!parse_extra(extra, &buffer, &given_bytes) || given_bytes < bytes || (bytes && !buffer))
       return CUDA_ERROR_INVALID_VALUE;
-    if (bytes)
-      memcpy(launch->packed, buffer, bytes);
+    if (bytes) memcpy(launch->packed, buffer, bytes);
     return CUDA_SUCCESS;
   }
   for (size_t i = 0; i < kernel->param_count; i++) {
-    if (!kernel_params || !kernel_params[i])
-      return CUDA_ERROR_INVALID_VALUE;
+    if (!kernel_params || !kernel_params[i]) return CUDA_ERROR_INVALID_VALUE;
     memcpy(launch->packed + kernel->params[i].offset, kernel_params[i], kernel->params[i].size);
   }
   return CUDA_SUCCESS;
 }
 
 /* Makes the work of a launch, with its own copy of the parameters. */
-static CUresult new_launch(const struct rpsim_kernel *kernel, CUfunction function, const struct rpsim_dims *dims,
-                           void **kernel_params, void **extra, struct sim_kernel_work **made) {
+static CUresult new_launch(const struct rpsim_kernel *kernel, CUfunction function,
+                           const struct rpsim_dims *dims, void **kernel_params, void **extra,
+                           struct sim_kernel_work **made) {
   struct sim_kernel_work *launch = sim_work_new(sizeof(*launch), SIM_WORK_KERNEL, run_kernel);
-  if (!launch)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!launch) return CUDA_ERROR_OUT_OF_MEMORY;
   launch->work.dispose = dispose_kernel;
   launch->kernel = kernel;
   launch->function = function;
@@ -74,8 +73,7 @@ static CUresult new_launch(const struct rpsim_kernel *kernel, CUfunction functio
   launch->packed = calloc(1, bytes + 1);
   launch->params = calloc(kernel->param_count + 1, sizeof(*launch->params));
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-  if (launch->packed && launch->params)
-    result = copy_params(launch, bytes, kernel_params, extra);
+  if (launch->packed && launch->params) result = copy_params(launch, bytes, kernel_params, extra);
   if (result != CUDA_SUCCESS) {
     sim_work_unref(&launch->work);
     return result;
@@ -104,8 +102,7 @@ struct launch_events {
 };
 
 static CUresult parse_attributes(const CUlaunchConfig *config, struct launch_events *events) {
-  if (config->numAttrs && !config->attrs)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (config->numAttrs && !config->attrs) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < config->numAttrs; i++) {
     const CUlaunchAttribute *attribute = &config->attrs[i];
     if (attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
@@ -139,8 +136,7 @@ static CUresult submit_with_events(struct sim_context *context, CUstream handle,
     result = sim_capture_work_locked(stream, work);
   else
     result = sim_stream_append_locked(stream, work, NULL, 0, false);
-  if (result == CUDA_SUCCESS && events->at_end)
-    result = record_locked(events->at_end, stream);
+  if (result == CUDA_SUCCESS && events->at_end) result = record_locked(events->at_end, stream);
   pthread_mutex_unlock(&sim_engine_lock);
   return result;
 }
@@ -149,39 +145,33 @@ static CUresult launch_kernel(CUfunction function, const struct rpsim_dims *dims
                               void **kernel_params, void **extra, const struct launch_events *events) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   const struct rpsim_kernel *kernel = sim_kernel_of(function);
-  if (!kernel)
-    return CUDA_ERROR_INVALID_HANDLE;
-  if (kernel_params && extra)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (kernel_params && extra) return CUDA_ERROR_INVALID_VALUE;
   result = check_dims(dims);
   struct sim_kernel_work *launch = NULL;
-  if (result == CUDA_SUCCESS)
-    result = new_launch(kernel, function, dims, kernel_params, extra, &launch);
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (events)
-    return submit_with_events(context, stream, &launch->work, events);
+  if (result == CUDA_SUCCESS) result = new_launch(kernel, function, dims, kernel_params, extra, &launch);
+  if (result != CUDA_SUCCESS) return result;
+  if (events) return submit_with_events(context, stream, &launch->work, events);
   return sim_submit(stream, &launch->work, SIM_RETURN_AT_ONCE);
 }
 
-CUresult impl_cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                             unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-                             unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra) {
+CUresult impl_cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                             unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                             unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                             void **kernelParams, void **extra) {
   struct rpsim_dims dims = {
       {gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes};
   return launch_kernel(f, &dims, hStream, kernelParams, extra, NULL);
 }
 
-CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra) {
-  if (!config)
-    return CUDA_ERROR_INVALID_VALUE;
+CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+                               void **extra) {
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
   struct launch_events events = {0};
   CUresult result = parse_attributes(config, &events);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct rpsim_dims dims = {{config->gridDimX, config->gridDimY, config->gridDimZ},
                             {config->blockDimX, config->blockDimY, config->blockDimZ},
                             config->sharedMemBytes};
@@ -213,11 +203,9 @@ static void run_host_function(struct sim_work *work) {
 }
 
 CUresult impl_cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {
-  if (!fn)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!fn) return CUDA_ERROR_INVALID_VALUE;
   struct host_work *host = sim_work_new(sizeof(*host), SIM_WORK_HOST, run_host_function);
-  if (!host)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
   host->function = fn;
   host->argument = userData;
   return sim_submit(hStream, &host->work, SIM_RETURN_AT_ONCE);

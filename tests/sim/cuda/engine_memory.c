@@ -1,6 +1,6 @@
-/* Owns the address maps (search trees of ranges that never overlap) and device allocations: cuMemAlloc and its kin, the
- * stream-ordered ones included. Freed addresses stay reserved and inaccessible; an allocation of the same size may get
- * them again, as with the driver. */
+/* Owns the address maps (search trees of ranges that never overlap) and device allocations: cuMemAlloc and
+ * its kin, the stream-ordered ones included. Freed addresses stay reserved and inaccessible; an allocation of
+ * the same size may get them again, as with the driver. */
 #include "engine_internal.h"
 #include <search.h>
 #include <stdlib.h>
@@ -19,8 +19,7 @@ static uint64_t last_buffer_id;
 
 static int compare_spans(const void *left, const void *right) {
   const struct sim_span *a = left, *b = right;
-  if (a->base + a->size_bytes <= b->base)
-    return -1;
+  if (a->base + a->size_bytes <= b->base) return -1;
   return b->base + b->size_bytes <= a->base ? 1 : 0;
 }
 
@@ -74,20 +73,19 @@ static uintptr_t take_address_locked(uint64_t mapped_bytes) {
   struct free_addresses key = {.mapped_bytes = mapped_bytes};
   void *node = tfind(&key, &free_lists, compare_sizes);
   struct free_addresses *list = node ? *(struct free_addresses **)node : NULL;
-  if (list && list->count)
-    return list->addresses[--list->count];
+  if (list && list->count) return list->addresses[--list->count];
   return sim_address_space_take(mapped_bytes + SIM_PAGE_BYTES, 0, 0);
 }
 
-/* Keeps a closed address for the next allocation of its size; without memory for that it is never used again. */
+/* Keeps a closed address for the next allocation of its size; without memory for that it is never used again.
+ */
 static void keep_address_locked(uintptr_t address, uint64_t mapped_bytes) {
   struct free_addresses key = {.mapped_bytes = mapped_bytes};
   void *node = tfind(&key, &free_lists, compare_sizes);
   struct free_addresses *list = node ? *(struct free_addresses **)node : NULL;
   if (!list) {
     list = calloc(1, sizeof(*list));
-    if (!list)
-      return;
+    if (!list) return;
     list->mapped_bytes = mapped_bytes;
     if (!tsearch(list, &free_lists, compare_sizes)) {
       free(list);
@@ -97,8 +95,7 @@ static void keep_address_locked(uintptr_t address, uint64_t mapped_bytes) {
   if (list->count == list->capacity) {
     size_t capacity = list->capacity ? list->capacity * 2 : 8;
     uintptr_t *grown = realloc(list->addresses, capacity * sizeof(*grown));
-    if (!grown)
-      return;
+    if (!grown) return;
     list->addresses = grown;
     list->capacity = capacity;
   }
@@ -113,14 +110,12 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit) {
 
 CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, uint64_t size_bytes,
                              CUmemoryPool pool, CUdeviceptr *address) {
-  if (!address || size_bytes == 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (size_bytes > sim_device_capacity_bytes(context->device))
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!address || size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (size_bytes > sim_device_capacity_bytes(context->device)) return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t mapped_bytes = round_up(size_bytes, SIM_PAGE_BYTES);
   struct sim_range *range = calloc(1, sizeof(*range));
-  struct sim_physical *physical = sim_physical_new(context->device, mapped_bytes,
-                                                   round_up(size_bytes, SIM_ALLOCATION_UNIT_BYTES), false);
+  struct sim_physical *physical =
+      sim_physical_new(context->device, mapped_bytes, round_up(size_bytes, SIM_ALLOCATION_UNIT_BYTES), false);
   pthread_mutex_lock(&sim_memory_lock);
   uintptr_t base = range && physical ? take_address_locked(mapped_bytes) : 0;
   bool good = base && sim_physical_map(physical, base, mapped_bytes, true) == 0;
@@ -135,8 +130,7 @@ CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind ki
                                 .pool = pool};
     good = sim_range_insert_locked(range);
   }
-  if (!good && physical)
-    sim_physical_unref_locked(physical);
+  if (!good && physical) sim_physical_unref_locked(physical);
   pthread_mutex_unlock(&sim_memory_lock);
   if (!good) {
     free(range);
@@ -155,16 +149,15 @@ void sim_memory_free_locked(struct sim_range *range) {
 }
 
 static bool is_device_allocation(const struct sim_range *range) {
-  return range->kind == SIM_RANGE_ALLOCATION || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_ASYNC;
+  return range->kind == SIM_RANGE_ALLOCATION || range->kind == SIM_RANGE_MANAGED ||
+         range->kind == SIM_RANGE_ASYNC;
 }
 
 CUresult impl_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_forbid_unsafe();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result == CUDA_SUCCESS) result = sim_capture_forbid_unsafe();
+  if (result != CUDA_SUCCESS) return result;
   return sim_memory_allocate(context, SIM_RANGE_ALLOCATION, bytesize, NULL, dptr);
 }
 
@@ -174,23 +167,18 @@ CUresult impl_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Width
   if (!pPitch || !element_good || WidthInBytes == 0 || Height == 0 || WidthInBytes > (size_t)1 << 46)
     return CUDA_ERROR_INVALID_VALUE;
   size_t pitch = round_up(WidthInBytes, PITCH_ALIGNMENT_BYTES);
-  if (Height > SIZE_MAX / pitch)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (Height > SIZE_MAX / pitch) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = impl_cuMemAlloc_v2(dptr, pitch * Height);
-  if (result == CUDA_SUCCESS)
-    *pPitch = pitch;
+  if (result == CUDA_SUCCESS) *pPitch = pitch;
   return result;
 }
 
 CUresult impl_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_forbid_unsafe();
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS) result = sim_capture_forbid_unsafe();
+  if (result != CUDA_SUCCESS) return result;
+  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
   return sim_memory_allocate(context, SIM_RANGE_MANAGED, bytesize, NULL, dptr);
 }
 
@@ -211,18 +199,14 @@ static struct sim_range *allocation_at_locked(CUdeviceptr address) {
 CUresult impl_cuMemFree_v2(CUdeviceptr dptr) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_forbid_unsafe();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result == CUDA_SUCCESS) result = sim_capture_forbid_unsafe();
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&sim_memory_lock);
   struct sim_range *range = allocation_at_locked(dptr);
   struct sim_context *owner = range ? range->context : NULL;
-  if (range)
-    range->freeing = true; /* a second free of it fails while this one waits */
+  if (range) range->freeing = true; /* a second free of it fails while this one waits */
   pthread_mutex_unlock(&sim_memory_lock);
-  if (!range)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
   wait_for_context(owner);
   CUmemoryPool pool = range->pool;
   uint64_t bytes = range->span.size_bytes;
@@ -236,14 +220,11 @@ CUresult impl_cuMemFree_v2(CUdeviceptr dptr) {
 CUresult impl_cuMemGetInfo_v2(size_t *free, size_t *total) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   uint64_t free_bytes, total_bytes;
   sim_engine_memory_info(context->device, &free_bytes, &total_bytes);
-  if (free)
-    *free = free_bytes;
-  if (total)
-    *total = total_bytes;
+  if (free) *free = free_bytes;
+  if (total) *total = total_bytes;
   return CUDA_SUCCESS;
 }
 
@@ -260,30 +241,25 @@ static void run_free(struct sim_work *work) {
   struct sim_range *range = sim_range_find_locked(address);
   CUmemoryPool pool = range ? range->pool : NULL;
   uint64_t bytes = range ? range->span.size_bytes : 0;
-  if (range)
-    sim_memory_free_locked(range);
+  if (range) sim_memory_free_locked(range);
   pthread_mutex_unlock(&sim_memory_lock);
   sim_pool_account(pool, bytes, true);
 }
 
-CUresult impl_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+CUresult impl_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                      CUstream hStream) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream;
   result = sim_stream_resolve_locked(context, hStream, &stream);
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_forbid_locked(stream);
+  if (result == CUDA_SUCCESS) result = sim_capture_forbid_locked(stream);
   pthread_mutex_unlock(&sim_engine_lock);
   int device;
-  if (result == CUDA_SUCCESS && !sim_pool_device(pool, &device))
-    result = CUDA_ERROR_INVALID_VALUE;
-  if (result == CUDA_SUCCESS)
-    result = sim_memory_allocate(context, SIM_RANGE_ASYNC, bytesize, pool, dptr);
-  if (result == CUDA_SUCCESS)
-    sim_pool_account(pool, bytesize, false);
+  if (result == CUDA_SUCCESS && !sim_pool_device(pool, &device)) result = CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS) result = sim_memory_allocate(context, SIM_RANGE_ASYNC, bytesize, pool, dptr);
+  if (result == CUDA_SUCCESS) sim_pool_account(pool, bytesize, false);
   return result;
 }
 
@@ -291,25 +267,21 @@ CUresult impl_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStre
   struct sim_context *context = NULL;
   CUmemoryPool pool = NULL;
   CUresult result = sim_engine_enter(&context);
-  if (result == CUDA_SUCCESS)
-    result = impl_cuDeviceGetMemPool(&pool, context->device);
+  if (result == CUDA_SUCCESS) result = impl_cuDeviceGetMemPool(&pool, context->device);
   return result == CUDA_SUCCESS ? impl_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream) : result;
 }
 
 CUresult impl_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct free_work *free_work = sim_work_new(sizeof(*free_work), SIM_WORK_OTHER, run_free);
-  if (!free_work)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!free_work) return CUDA_ERROR_OUT_OF_MEMORY;
   free_work->address = dptr;
   pthread_mutex_lock(&sim_memory_lock);
   struct sim_range *range = allocation_at_locked(dptr);
   bool good = range && range->kind == SIM_RANGE_ASYNC;
-  if (good)
-    range->freeing = true;
+  if (good) range->freeing = true;
   pthread_mutex_unlock(&sim_memory_lock);
   if (!good) {
     sim_work_unref(&free_work->work);
@@ -343,8 +315,7 @@ void sim_memory_forget_context(struct sim_context *context) {
   do {
     found_range = NULL;
     twalk(ranges, find_of_context);
-    if (found_range)
-      sim_memory_free_locked(found_range);
+    if (found_range) sim_memory_free_locked(found_range);
   } while (found_range);
   pthread_mutex_unlock(&sim_memory_lock);
 }

@@ -13,8 +13,7 @@ struct pointer_facts {
 
 static bool gather_locked(CUdeviceptr address, struct pointer_facts *facts) {
   const struct sim_range *range = sim_range_find_locked(address);
-  if (!range)
-    return false;
+  if (!range) return false;
   memset(facts, 0, sizeof(*facts));
   facts->range = *range;
   facts->vmm = range->kind == SIM_RANGE_RESERVATION;
@@ -27,8 +26,7 @@ static bool gather_locked(CUdeviceptr address, struct pointer_facts *facts) {
     facts->mapped = true;
   }
   const struct sim_physical *physical = mapping ? mapping->physical : range->physical;
-  if (physical)
-    facts->physical = *physical;
+  if (physical) facts->physical = *physical;
   return true;
 }
 
@@ -42,20 +40,16 @@ static bool gather(CUdeviceptr address, struct pointer_facts *facts) {
 CUresult impl_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct pointer_facts facts;
-  if (!gather(dptr, &facts) || !facts.mapped)
-    return CUDA_ERROR_NOT_FOUND;
-  if (pbase)
-    *pbase = facts.mapping.span.base;
-  if (psize)
-    *psize = facts.mapping.span.size_bytes;
+  if (!gather(dptr, &facts) || !facts.mapped) return CUDA_ERROR_NOT_FOUND;
+  if (pbase) *pbase = facts.mapping.span.base;
+  if (psize) *psize = facts.mapping.span.size_bytes;
   return CUDA_SUCCESS;
 }
 
-static CUresult place_attribute(const struct pointer_facts *facts, CUpointer_attribute attribute, CUdeviceptr address,
-                                void *data) {
+static CUresult place_attribute(const struct pointer_facts *facts, CUpointer_attribute attribute,
+                                CUdeviceptr address, void *data) {
   switch ((int)attribute) {
   case CU_POINTER_ATTRIBUTE_CONTEXT:
     *(CUcontext *)data = facts->vmm ? NULL : (CUcontext)facts->range.context;
@@ -67,8 +61,7 @@ static CUresult place_attribute(const struct pointer_facts *facts, CUpointer_att
     *(CUdeviceptr *)data = address;
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-    if (!facts->host && facts->range.kind != SIM_RANGE_MANAGED)
-      return CUDA_ERROR_INVALID_VALUE;
+    if (!facts->host && facts->range.kind != SIM_RANGE_MANAGED) return CUDA_ERROR_INVALID_VALUE;
     *(void **)data = (void *)address;
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -82,7 +75,8 @@ static CUresult place_attribute(const struct pointer_facts *facts, CUpointer_att
   }
 }
 
-static CUresult extent_attribute(const struct pointer_facts *facts, CUpointer_attribute attribute, void *data) {
+static CUresult extent_attribute(const struct pointer_facts *facts, CUpointer_attribute attribute,
+                                 void *data) {
   switch ((int)attribute) {
   case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     *(CUdeviceptr *)data = facts->range.span.base;
@@ -95,8 +89,7 @@ static CUresult extent_attribute(const struct pointer_facts *facts, CUpointer_at
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
   case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-    if (!facts->mapped)
-      return CUDA_ERROR_INVALID_VALUE;
+    if (!facts->mapped) return CUDA_ERROR_INVALID_VALUE;
     if (attribute == CU_POINTER_ATTRIBUTE_MAPPING_SIZE)
       *(size_t *)data = facts->mapping.span.size_bytes;
     else
@@ -107,14 +100,14 @@ static CUresult extent_attribute(const struct pointer_facts *facts, CUpointer_at
   }
 }
 
-static CUresult property_attribute(const struct pointer_facts *facts, CUpointer_attribute attribute, void *data) {
+static CUresult property_attribute(const struct pointer_facts *facts, CUpointer_attribute attribute,
+                                   void *data) {
   switch ((int)attribute) {
   case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     *(unsigned long long *)data = facts->vmm ? facts->physical.id | 1ull << 63 : facts->range.buffer_id;
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-    if (!facts->mapped)
-      return CUDA_ERROR_INVALID_VALUE;
+    if (!facts->mapped) return CUDA_ERROR_INVALID_VALUE;
     *(unsigned long long *)data = facts->host ? facts->range.buffer_id | 1ull << 62 : facts->physical.id;
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -144,24 +137,21 @@ static CUresult property_attribute(const struct pointer_facts *facts, CUpointer_
 static CUresult answer(const struct pointer_facts *facts, CUpointer_attribute attribute, CUdeviceptr address,
                        void *data) {
   CUresult result = place_attribute(facts, attribute, address, data);
-  if (result == CUDA_ERROR_NOT_SUPPORTED)
-    result = extent_attribute(facts, attribute, data);
-  if (result == CUDA_ERROR_NOT_SUPPORTED)
-    result = property_attribute(facts, attribute, data);
+  if (result == CUDA_ERROR_NOT_SUPPORTED) result = extent_attribute(facts, attribute, data);
+  if (result == CUDA_ERROR_NOT_SUPPORTED) result = property_attribute(facts, attribute, data);
   return result;
 }
 
 static bool is_attribute(CUpointer_attribute attribute) {
-  return attribute >= CU_POINTER_ATTRIBUTE_CONTEXT && attribute <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
+  return attribute >= CU_POINTER_ATTRIBUTE_CONTEXT &&
+         attribute <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
 }
 
 CUresult impl_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct pointer_facts facts;
-  if (!data || !is_attribute(attribute) || !gather(ptr, &facts))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!data || !is_attribute(attribute) || !gather(ptr, &facts)) return CUDA_ERROR_INVALID_VALUE;
   return answer(&facts, attribute, ptr, data);
 }
 
@@ -191,15 +181,12 @@ static void write_nothing(CUpointer_attribute attribute, void *data) {
 CUresult impl_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
                                      CUdeviceptr ptr) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (!attributes || !data || numAttributes == 0)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS) return result;
+  if (!attributes || !data || numAttributes == 0) return CUDA_ERROR_INVALID_VALUE;
   struct pointer_facts facts;
   bool found = gather(ptr, &facts);
   for (unsigned i = 0; i < numAttributes; i++) {
-    if (!data[i] || !is_attribute(attributes[i]))
-      return CUDA_ERROR_INVALID_VALUE;
+    if (!data[i] || !is_attribute(attributes[i])) return CUDA_ERROR_INVALID_VALUE;
     if (!found || answer(&facts, attributes[i], ptr, data[i]) != CUDA_SUCCESS)
       write_nothing(attributes[i], data[i]);
   }
@@ -208,8 +195,7 @@ CUresult impl_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attri
 
 CUresult impl_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct pointer_facts facts;
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !gather(ptr, &facts))
     return CUDA_ERROR_INVALID_VALUE;
@@ -220,8 +206,7 @@ CUresult impl_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
 CUresult impl_cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct pointer_facts facts;
   if (!pHandle || !gather(dptr, &facts) || facts.range.kind != SIM_RANGE_ALLOCATION)
     return CUDA_ERROR_INVALID_VALUE;

@@ -36,7 +36,8 @@ static CUresult check_memset(const struct memset_work *request) {
   size_t row_bytes = request->width * request->element_bytes;
   if (request->address % request->element_bytes || request->width > SIZE_MAX / 4)
     return CUDA_ERROR_INVALID_VALUE;
-  if (request->height > 1 && (request->pitch_bytes < row_bytes || request->pitch_bytes % request->element_bytes))
+  if (request->height > 1 &&
+      (request->pitch_bytes < row_bytes || request->pitch_bytes % request->element_bytes))
     return CUDA_ERROR_INVALID_VALUE;
   return sim_memory_check(request->address, (request->height - 1) * request->pitch_bytes + row_bytes);
 }
@@ -44,14 +45,11 @@ static CUresult check_memset(const struct memset_work *request) {
 static CUresult submit_memset(struct memset_work request, CUstream stream, enum sim_wait wait) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS || request.width == 0 || request.height == 0)
-    return result;
+  if (result != CUDA_SUCCESS || request.width == 0 || request.height == 0) return result;
   result = check_memset(&request);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct memset_work *work = sim_work_new(sizeof(*work), SIM_WORK_MEMSET, run_memset);
-  if (!work)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!work) return CUDA_ERROR_OUT_OF_MEMORY;
   work->address = request.address;
   work->pitch_bytes = request.pitch_bytes;
   work->width = request.width;
@@ -61,14 +59,12 @@ static CUresult submit_memset(struct memset_work request, CUstream stream, enum 
   return sim_submit(stream, &work->work, wait);
 }
 
-static CUresult memset_1d(CUdeviceptr address, unsigned element_bytes, uint32_t value, size_t count, CUstream stream,
-                          enum sim_wait wait) {
-  return submit_memset((struct memset_work){.address = address,
-                                            .width = count,
-                                            .height = 1,
-                                            .element_bytes = element_bytes,
-                                            .value = value},
-                       stream, wait);
+static CUresult memset_1d(CUdeviceptr address, unsigned element_bytes, uint32_t value, size_t count,
+                          CUstream stream, enum sim_wait wait) {
+  return submit_memset(
+      (struct memset_work){
+          .address = address, .width = count, .height = 1, .element_bytes = element_bytes, .value = value},
+      stream, wait);
 }
 
 static CUresult memset_2d(CUdeviceptr address, size_t pitch_bytes, unsigned element_bytes, uint32_t value,
@@ -106,7 +102,8 @@ CUresult impl_cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
   return memset_1d(dstDevice, 4, ui, N, hStream, SIM_RETURN_AT_ONCE);
 }
 
-CUresult impl_cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
+CUresult impl_cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                              size_t Height) {
   return memset_2d(dstDevice, dstPitch, 1, uc, Width, Height, NULL, SIM_WAIT);
 }
 
@@ -115,12 +112,13 @@ CUresult impl_cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned 
   return memset_2d(dstDevice, dstPitch, 2, us, Width, Height, NULL, SIM_WAIT);
 }
 
-CUresult impl_cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
+CUresult impl_cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                               size_t Height) {
   return memset_2d(dstDevice, dstPitch, 4, ui, Width, Height, NULL, SIM_WAIT);
 }
 
-CUresult impl_cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
-                                CUstream hStream) {
+CUresult impl_cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                                size_t Height, CUstream hStream) {
   return memset_2d(dstDevice, dstPitch, 1, uc, Width, Height, hStream, SIM_RETURN_AT_ONCE);
 }
 
@@ -129,7 +127,7 @@ CUresult impl_cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigne
   return memset_2d(dstDevice, dstPitch, 2, us, Width, Height, hStream, SIM_RETURN_AT_ONCE);
 }
 
-CUresult impl_cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
-                                 CUstream hStream) {
+CUresult impl_cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                                 size_t Height, CUstream hStream) {
   return memset_2d(dstDevice, dstPitch, 4, ui, Width, Height, hStream, SIM_RETURN_AT_ONCE);
 }

@@ -1,5 +1,5 @@
-/* Owns physical memory: one sparse memfd per device (and one per exportable allocation), its accounting against the
- * device's capacity, the poison that fresh memory is filled with, and raw address space. */
+/* Owns physical memory: one sparse memfd per device (and one per exportable allocation), its accounting
+ * against the device's capacity, the poison that fresh memory is filled with, and raw address space. */
 #define _GNU_SOURCE
 #include "engine_internal.h"
 #include <fcntl.h>
@@ -30,8 +30,7 @@ static void make_poison(void) {
 /* Makes a memfd of the given (sparse) size, above the standard descriptors. */
 static int make_file(const char *name, off_t size_bytes) {
   int file = memfd_create(name, MFD_CLOEXEC);
-  if (file < 0)
-    return -1;
+  if (file < 0) return -1;
   if (file <= STDERR_FILENO) {
     int higher = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     close(file);
@@ -50,8 +49,7 @@ static bool fill_with_poison(int file, uint64_t offset_bytes, uint64_t size_byte
     uint64_t left = size_bytes - done;
     size_t chunk = left < sizeof(poison) ? (size_t)left : sizeof(poison);
     ssize_t written = pwrite(file, poison, chunk, (off_t)(offset_bytes + done));
-    if (written <= 0)
-      return false;
+    if (written <= 0) return false;
     done += (uint64_t)written;
   }
   return true;
@@ -61,11 +59,9 @@ static bool fill_with_poison(int file, uint64_t offset_bytes, uint64_t size_byte
 static bool account_locked(int device, uint64_t bytes) {
   struct device_memory *memory = &devices[device];
   uint64_t capacity = sim_device_capacity_bytes(device);
-  if (bytes > capacity || memory->used_bytes > capacity - bytes)
-    return false;
+  if (bytes > capacity || memory->used_bytes > capacity - bytes) return false;
   memory->used_bytes += bytes;
-  if (memory->used_bytes > memory->peak_bytes)
-    memory->peak_bytes = memory->used_bytes;
+  if (memory->used_bytes > memory->peak_bytes) memory->peak_bytes = memory->used_bytes;
   return true;
 }
 
@@ -78,8 +74,7 @@ static bool place_locked(struct sim_physical *physical, bool exportable) {
   }
   if (!memory->file) {
     int file = make_file("rpsim-device", DEVICE_FILE_BYTES);
-    if (file < 0)
-      return false;
+    if (file < 0) return false;
     memory->file = file;
   }
   physical->file = memory->file;
@@ -88,7 +83,8 @@ static bool place_locked(struct sim_physical *physical, bool exportable) {
   return true;
 }
 
-struct sim_physical *sim_physical_new(int device, uint64_t size_bytes, uint64_t accounted_bytes, bool exportable) {
+struct sim_physical *sim_physical_new(int device, uint64_t size_bytes, uint64_t accounted_bytes,
+                                      bool exportable) {
   struct sim_physical *physical = calloc(1, sizeof(*physical));
   if (!physical || device < 0 || device >= SIM_MAX_DEVICES) {
     free(physical);
@@ -100,15 +96,13 @@ struct sim_physical *sim_physical_new(int device, uint64_t size_bytes, uint64_t 
   bool booked = account_locked(device, accounted_bytes);
   bool placed = booked && place_locked(physical, exportable);
   physical->id = ++last_physical_id;
-  if (booked && !placed)
-    devices[device].used_bytes -= accounted_bytes;
+  if (booked && !placed) devices[device].used_bytes -= accounted_bytes;
   pthread_mutex_unlock(&sim_memory_lock);
   if (!placed) {
     free(physical);
     return NULL;
   }
-  if (fill_with_poison(physical->file, physical->offset_bytes, size_bytes))
-    return physical;
+  if (fill_with_poison(physical->file, physical->offset_bytes, size_bytes)) return physical;
   pthread_mutex_lock(&sim_memory_lock);
   sim_physical_unref_locked(physical);
   pthread_mutex_unlock(&sim_memory_lock);
@@ -117,8 +111,7 @@ struct sim_physical *sim_physical_new(int device, uint64_t size_bytes, uint64_t 
 
 struct sim_physical *sim_physical_import(int device, int file) {
   struct stat status;
-  if (fstat(file, &status) != 0 || status.st_size <= 0 || status.st_size % SIM_GRANULE_BYTES)
-    return NULL;
+  if (fstat(file, &status) != 0 || status.st_size <= 0 || status.st_size % SIM_GRANULE_BYTES) return NULL;
   struct sim_physical *physical = calloc(1, sizeof(*physical));
   int own = physical ? fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
   if (own < 0) {
@@ -138,8 +131,7 @@ void sim_physical_ref_locked(struct sim_physical *physical) {
 }
 
 void sim_physical_unref_locked(struct sim_physical *physical) {
-  if (--physical->refs > 0)
-    return;
+  if (--physical->refs > 0) return;
   devices[physical->device].used_bytes -= physical->accounted_bytes;
   if (physical->own_file)
     close(physical->file);
@@ -149,32 +141,31 @@ void sim_physical_unref_locked(struct sim_physical *physical) {
   free(physical);
 }
 
-int sim_physical_map(const struct sim_physical *physical, uintptr_t address, uint64_t size_bytes, bool access) {
-  void *at = mmap((void *)address, size_bytes, access ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_SHARED | MAP_FIXED,
-                  physical->file, (off_t)physical->offset_bytes);
+int sim_physical_map(const struct sim_physical *physical, uintptr_t address, uint64_t size_bytes,
+                     bool access) {
+  void *at = mmap((void *)address, size_bytes, access ? PROT_READ | PROT_WRITE : PROT_NONE,
+                  MAP_SHARED | MAP_FIXED, physical->file, (off_t)physical->offset_bytes);
   return at == MAP_FAILED ? -1 : 0;
 }
 
 uintptr_t sim_address_space_take(uint64_t size_bytes, uint64_t alignment, uintptr_t hint) {
   uint64_t slack = alignment > SIM_PAGE_BYTES ? alignment : 0;
-  if (size_bytes > UINT64_MAX / 4 || slack > UINT64_MAX / 4)
-    return 0;
-  void *at = mmap((void *)hint, size_bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED)
-    return 0;
+  if (size_bytes > UINT64_MAX / 4 || slack > UINT64_MAX / 4) return 0;
+  void *at =
+      mmap((void *)hint, size_bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return 0;
   uintptr_t start = (uintptr_t)at;
-  if (!slack)
-    return start;
+  if (!slack) return start;
   uintptr_t aligned = (start + alignment - 1) / alignment * alignment;
-  if (aligned > start)
-    munmap(at, aligned - start);
+  if (aligned > start) munmap(at, aligned - start);
   if (aligned + size_bytes < start + size_bytes + slack)
     munmap((void *)(aligned + size_bytes), start + slack - aligned);
   return aligned;
 }
 
 void sim_address_space_close(uintptr_t address, uint64_t size_bytes) {
-  mmap((void *)address, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  mmap((void *)address, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+       0);
 }
 
 void sim_address_space_return(uintptr_t address, uint64_t size_bytes) {
@@ -182,8 +173,7 @@ void sim_address_space_return(uintptr_t address, uint64_t size_bytes) {
 }
 
 static uint64_t read_counter(int device, bool peak) {
-  if (device < 0 || device >= SIM_MAX_DEVICES)
-    return 0;
+  if (device < 0 || device >= SIM_MAX_DEVICES) return 0;
   pthread_mutex_lock(&sim_memory_lock);
   uint64_t bytes = peak ? devices[device].peak_bytes : devices[device].used_bytes;
   pthread_mutex_unlock(&sim_memory_lock);

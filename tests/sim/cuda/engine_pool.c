@@ -1,5 +1,5 @@
-/* Owns memory pools: one default pool per device and those a program makes. A pool is a name with attributes; memory
- * goes back to the device as soon as it is freed. */
+/* Owns memory pools: one default pool per device and those a program makes. A pool is a name with attributes;
+ * memory goes back to the device as soon as it is freed. */
 #include "engine_internal.h"
 #include <stdlib.h>
 
@@ -34,29 +34,24 @@ static struct pool *default_pool_locked(int device) {
 
 static bool is_pool_locked(const struct pool *pool) {
   for (int device = 0; device < SIM_MAX_DEVICES; device++)
-    if (pool == &default_pools[device])
-      return true;
+    if (pool == &default_pools[device]) return true;
   for (const struct pool *made = made_pools; made; made = made->next)
-    if (made == pool)
-      return true;
+    if (made == pool) return true;
   return false;
 }
 
 /* Checks process, device and pointer of the three calls about a device's pool. */
 static CUresult check_device(const void *pointer, CUdevice device) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (!pointer)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS) return result;
+  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
   return device >= 0 && device < sim_device_count() && device < SIM_MAX_DEVICES ? CUDA_SUCCESS
                                                                                 : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult impl_cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) {
   CUresult result = check_device(pool_out, dev);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&pool_lock);
   *pool_out = (CUmemoryPool)default_pool_locked(dev);
   pthread_mutex_unlock(&pool_lock);
@@ -65,8 +60,7 @@ CUresult impl_cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) {
 
 CUresult impl_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
   CUresult result = check_device(pool, dev);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&pool_lock);
   default_pool_locked(dev);
   *pool = (CUmemoryPool)current_pools[dev];
@@ -76,14 +70,12 @@ CUresult impl_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
 
 CUresult impl_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   CUresult result = check_device(pool, dev);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&pool_lock);
   default_pool_locked(dev);
   struct pool *chosen = (struct pool *)pool;
   bool good = is_pool_locked(chosen) && chosen->device == dev;
-  if (good)
-    current_pools[dev] = chosen;
+  if (good) current_pools[dev] = chosen;
   pthread_mutex_unlock(&pool_lock);
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -93,11 +85,9 @@ CUresult impl_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProp
       poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
   CUresult result = check_device(pool, poolProps->location.id);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   struct pool *made = calloc(1, sizeof(*made));
-  if (!made)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
   init_pool(made, poolProps->location.id);
   pthread_mutex_lock(&pool_lock);
   made->next = made_pools;
@@ -109,8 +99,7 @@ CUresult impl_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProp
 
 CUresult impl_cuMemPoolDestroy(CUmemoryPool pool) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&pool_lock);
   struct pool **link = &made_pools, *found;
   while (*link && *link != (struct pool *)pool)
@@ -118,8 +107,7 @@ CUresult impl_cuMemPoolDestroy(CUmemoryPool pool) {
   found = *link;
   if (found) {
     *link = found->next;
-    if (current_pools[found->device] == found)
-      current_pools[found->device] = &default_pools[found->device];
+    if (current_pools[found->device] == found) current_pools[found->device] = &default_pools[found->device];
   }
   pthread_mutex_unlock(&pool_lock);
   free(found);
@@ -132,16 +120,14 @@ static bool is_flag(CUmemPool_attribute attribute) {
 
 static CUresult check_attribute(CUmemPool_attribute attribute, const void *value) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   bool known = attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES && attribute < ATTRIBUTE_COUNT;
   return known && value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult impl_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
   CUresult result = check_attribute(attr, value);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&pool_lock);
   struct pool *found = (struct pool *)pool;
   bool high = attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
@@ -156,8 +142,7 @@ CUresult impl_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
 
 CUresult impl_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
   CUresult result = check_attribute(attr, value);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&pool_lock);
   const struct pool *found = (struct pool *)pool;
   if (!is_pool_locked(found))
@@ -189,8 +174,7 @@ bool sim_pool_device(CUmemoryPool pool, int *device) {
   pthread_mutex_lock(&pool_lock);
   const struct pool *found = (struct pool *)pool;
   bool good = is_pool_locked(found);
-  if (good)
-    *device = found->device;
+  if (good) *device = found->device;
   pthread_mutex_unlock(&pool_lock);
   return good;
 }
@@ -199,26 +183,22 @@ CUresult impl_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   (void)minBytesToKeep; /* nothing is held back */
   int device;
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   return sim_pool_device(pool, &device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult impl_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
   int device;
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   return map && count && sim_pool_device(pool, &device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult impl_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location) {
   int device;
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (!flags || !location || !sim_pool_device(memPool, &device))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS) return result;
+  if (!flags || !location || !sim_pool_device(memPool, &device)) return CUDA_ERROR_INVALID_VALUE;
   *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return CUDA_SUCCESS;
 }

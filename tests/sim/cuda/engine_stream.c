@@ -1,5 +1,5 @@
-/* Owns streams: their threads, their queues of operations, the implicit waits of the legacy stream, and the jitter that
- * makes a missing wait show. */
+/* Owns streams: their threads, their queues of operations, the implicit waits of the legacy stream, and the
+ * jitter that makes a missing wait show. */
 #define _GNU_SOURCE
 #include "engine_internal.h"
 #include <errno.h>
@@ -39,11 +39,9 @@ static uint64_t initial_jitter_locked(uint64_t order) {
 
 /* Delays every second operation by up to JITTER_LIMIT_NS. */
 static void jitter(struct sim_stream *stream) {
-  if (!stream->jitter)
-    return;
+  if (!stream->jitter) return;
   stream->jitter = mix(stream->jitter) | 1;
-  if ((stream->jitter >> 8) & 1)
-    return;
+  if ((stream->jitter >> 8) & 1) return;
   struct timespec pause = {.tv_nsec = (long)((stream->jitter >> 16) % JITTER_LIMIT_NS)};
   nanosleep(&pause, NULL);
 }
@@ -55,8 +53,7 @@ void sim_stream_ref_locked(struct sim_stream *stream) {
 }
 
 void sim_stream_unref_locked(struct sim_stream *stream) {
-  if (--stream->refs > 0)
-    return;
+  if (--stream->refs > 0) return;
   pthread_cond_destroy(&stream->work_ready);
   pthread_cond_destroy(&stream->progress);
   free(stream->capture_tail);
@@ -80,8 +77,7 @@ struct sim_stream *sim_stream_new_locked(struct sim_engine_context *context, uns
   pthread_cond_init(&stream->work_ready, NULL);
   pthread_cond_init(&stream->progress, NULL);
   stream->next = context->streams;
-  if (stream->next)
-    stream->next->previous = stream;
+  if (stream->next) stream->next->previous = stream;
   context->streams = stream;
   return stream;
 }
@@ -92,15 +88,13 @@ static void unlink_locked(struct sim_stream *stream) {
     stream->previous->next = stream->next;
   else
     stream->context->streams = stream->next;
-  if (stream->next)
-    stream->next->previous = stream->previous;
+  if (stream->next) stream->next->previous = stream->previous;
   stream->context = NULL;
   sim_stream_unref_locked(stream);
 }
 
 void sim_stream_close_locked(struct sim_stream *stream) {
-  if (stream->closing)
-    return;
+  if (stream->closing) return;
   stream->closing = true;
   sim_handle_remove(&stream->handle);
   if (stream->thread_started)
@@ -121,17 +115,14 @@ static struct sim_operation *next_operation_locked(struct sim_stream *stream) {
   while (!stream->head && !stream->closing)
     pthread_cond_wait(&stream->work_ready, &sim_engine_lock);
   struct sim_operation *operation = stream->head;
-  if (!operation)
-    return NULL;
+  if (!operation) return NULL;
   stream->head = operation->next;
-  if (!stream->head)
-    stream->tail = &stream->head;
+  if (!stream->head) stream->tail = &stream->head;
   return operation;
 }
 
 static void perform(struct sim_stream *stream, struct sim_operation *operation) {
-  if (!operation->fixed)
-    jitter(stream);
+  if (!operation->fixed) jitter(stream);
   if (operation->fixed || atomic_load(&stream->context->sticky) == CUDA_SUCCESS)
     sim_work_execute(operation->work, stream->context);
   sim_work_unref(operation->work);
@@ -164,8 +155,7 @@ static void *stream_main(void *argument) {
 
 /* The thread takes no signals: they belong to the program. SIGSEGV and SIGBUS of its own still arrive. */
 static bool start_thread_locked(struct sim_stream *stream) {
-  if (stream->thread_started)
-    return true;
+  if (stream->thread_started) return true;
   sigset_t all, before;
   sigfillset(&all);
   sigdelset(&all, SIGSEGV);
@@ -178,8 +168,7 @@ static bool start_thread_locked(struct sim_stream *stream) {
   int failed = pthread_create(&thread, &attributes, stream_main, stream);
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (failed)
-    return false;
+  if (failed) return false;
   pthread_setname_np(thread, "rpsim-stream");
   stream->thread_started = true;
   stream->context->thread_count++;
@@ -198,13 +187,10 @@ void sim_point_wait_locked(const struct sim_point *point) {
 }
 
 bool sim_stream_idle_locked(struct sim_stream *stream) {
-  if (stream->completed < stream->enqueued)
-    return false;
-  if (!stream->legacy)
-    return true;
+  if (stream->completed < stream->enqueued) return false;
+  if (!stream->legacy) return true;
   for (struct sim_stream *other = stream->context->streams; other; other = other->next)
-    if (other->blocking && other->completed < other->enqueued)
-      return false;
+    if (other->blocking && other->completed < other->enqueued) return false;
   return true;
 }
 
@@ -216,19 +202,17 @@ static void wait_for_enqueued_locked(struct sim_stream *stream) {
   sim_stream_unref_locked(stream);
 }
 
-/* Points of all streams of the context with work left (of the blocking ones only, if so asked); *points is to be
- * freed. Without memory the answer is SIZE_MAX. */
+/* Points of all streams of the context with work left (of the blocking ones only, if so asked); *points is to
+ * be freed. Without memory the answer is SIZE_MAX. */
 static size_t pending_points_locked(struct sim_engine_context *context, bool only_blocking,
                                     const struct sim_stream *except, struct sim_point **points) {
   size_t count = 0;
   *points = NULL;
   for (struct sim_stream *stream = context->streams; stream; stream = stream->next)
     count += stream->completed < stream->enqueued;
-  if (count == 0)
-    return 0;
+  if (count == 0) return 0;
   *points = calloc(count, sizeof(**points));
-  if (!*points)
-    return SIZE_MAX;
+  if (!*points) return SIZE_MAX;
   count = 0;
   for (struct sim_stream *stream = context->streams; stream; stream = stream->next)
     if (stream->completed < stream->enqueued && stream != except && (stream->blocking || !only_blocking))
@@ -239,8 +223,7 @@ static size_t pending_points_locked(struct sim_engine_context *context, bool onl
 static void wait_for_all_locked(struct sim_engine_context *context, bool only_blocking) {
   struct sim_point *points;
   size_t count = pending_points_locked(context, only_blocking, NULL, &points);
-  if (count == SIZE_MAX)
-    return;
+  if (count == SIZE_MAX) return;
   for (size_t i = 0; i < count; i++)
     sim_stream_ref_locked(points[i].stream);
   for (size_t i = 0; i < count; i++)
@@ -268,21 +251,19 @@ static struct sim_operation *new_operation_locked(struct sim_work *work, const s
                                                   size_t implicit_count) {
   size_t total = point_count + implicit_count;
   struct sim_operation *operation = calloc(1, sizeof(*operation) + total * sizeof(operation->points[0]));
-  if (!operation)
-    return NULL;
+  if (!operation) return NULL;
   operation->work = work;
   for (size_t i = 0; i < total; i++) {
     const struct sim_point *point = i < point_count ? &points[i] : &implicit[i - point_count];
-    if (sim_point_reached_locked(point))
-      continue;
+    if (sim_point_reached_locked(point)) continue;
     operation->points[operation->point_count++] = *point;
     sim_stream_ref_locked(point->stream);
   }
   return operation;
 }
 
-CUresult sim_stream_append_locked(struct sim_stream *stream, struct sim_work *work, const struct sim_point *points,
-                                  size_t point_count, bool fixed) {
+CUresult sim_stream_append_locked(struct sim_stream *stream, struct sim_work *work,
+                                  const struct sim_point *points, size_t point_count, bool fixed) {
   struct sim_point *pending = NULL;
   struct sim_point legacy = {stream->context->legacy, stream->context->legacy->enqueued};
   size_t implicit_count = 0;
@@ -311,8 +292,7 @@ CUresult sim_stream_append_locked(struct sim_stream *stream, struct sim_work *wo
 
 bool sim_stream_is_capturing(CUstream handle) {
   struct sim_context *context;
-  if (sim_engine_enter(&context) != CUDA_SUCCESS)
-    return false;
+  if (sim_engine_enter(&context) != CUDA_SUCCESS) return false;
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream = NULL;
   bool capturing = sim_stream_resolve_locked(context, handle, &stream) == CUDA_SUCCESS && stream->capture;
@@ -330,8 +310,7 @@ CUresult sim_submit(CUstream handle, struct sim_work *work, enum sim_wait wait) 
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream = NULL;
   result = sim_stream_resolve_locked(context, handle, &stream);
-  if (result == CUDA_SUCCESS && wait == SIM_WAIT)
-    result = sim_capture_forbid_locked(stream);
+  if (result == CUDA_SUCCESS && wait == SIM_WAIT) result = sim_capture_forbid_locked(stream);
   if (result != CUDA_SUCCESS)
     sim_work_unref(work);
   else if (stream->capture)

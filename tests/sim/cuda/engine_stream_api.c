@@ -1,5 +1,5 @@
-/* Owns the entry points of streams: creation and end, the default streams, queries, callbacks, waits for and writes of
- * a value. */
+/* Owns the entry points of streams: creation and end, the default streams, queries, callbacks, waits for and
+ * writes of a value. */
 #include "engine_internal.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -21,12 +21,10 @@ static pthread_once_t thread_streams_once = PTHREAD_ONCE_INIT;
 
 static void end_thread_streams(void *argument) {
   struct thread_streams *mine = argument;
-  if (sim_engine_enter_process() != CUDA_SUCCESS)
-    return;
+  if (sim_engine_enter_process() != CUDA_SUCCESS) return;
   pthread_mutex_lock(&sim_engine_lock);
   for (size_t i = 0; i < mine->count; i++) {
-    if (mine->streams[i]->context)
-      sim_stream_close_locked(mine->streams[i]);
+    if (mine->streams[i]->context) sim_stream_close_locked(mine->streams[i]);
     sim_stream_unref_locked(mine->streams[i]);
   }
   pthread_mutex_unlock(&sim_engine_lock);
@@ -53,8 +51,7 @@ static struct thread_streams *my_streams(void) {
 
 static CUresult per_thread_stream_locked(struct sim_engine_context *context, struct sim_stream **stream) {
   struct thread_streams *mine = my_streams();
-  if (!mine)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!mine) return CUDA_ERROR_OUT_OF_MEMORY;
   for (size_t i = 0; i < mine->count; i++) {
     if (mine->streams[i]->context == context && !mine->streams[i]->closing) {
       *stream = mine->streams[i];
@@ -62,22 +59,18 @@ static CUresult per_thread_stream_locked(struct sim_engine_context *context, str
     }
   }
   struct sim_stream **grown = realloc(mine->streams, (mine->count + 1) * sizeof(*grown));
-  if (!grown)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!grown) return CUDA_ERROR_OUT_OF_MEMORY;
   mine->streams = grown;
   *stream = sim_stream_new_locked(context, CU_STREAM_DEFAULT, 0);
-  if (!*stream)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!*stream) return CUDA_ERROR_OUT_OF_MEMORY;
   sim_stream_ref_locked(*stream);
   mine->streams[mine->count++] = *stream;
   return CUDA_SUCCESS;
 }
 
 CUresult sim_stream_resolve_locked(struct sim_context *context, CUstream handle, struct sim_stream **stream) {
-  if (!handle)
-    handle = sim_default_stream;
-  if (handle == CU_STREAM_PER_THREAD)
-    return per_thread_stream_locked(context->engine, stream);
+  if (!handle) handle = sim_default_stream;
+  if (handle == CU_STREAM_PER_THREAD) return per_thread_stream_locked(context->engine, stream);
   if (!handle || handle == CU_STREAM_LEGACY)
     *stream = context->engine->legacy;
   else
@@ -88,12 +81,10 @@ CUresult sim_stream_resolve_locked(struct sim_context *context, CUstream handle,
 /* Enters, takes the lock and resolves; on success the lock is held. */
 static CUresult enter_stream(CUstream handle, struct sim_context **context, struct sim_stream **stream) {
   CUresult result = sim_engine_enter(context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&sim_engine_lock);
   result = sim_stream_resolve_locked(*context, handle, stream);
-  if (result != CUDA_SUCCESS)
-    pthread_mutex_unlock(&sim_engine_lock);
+  if (result != CUDA_SUCCESS) pthread_mutex_unlock(&sim_engine_lock);
   return result;
 }
 
@@ -102,19 +93,14 @@ static CUresult enter_stream(CUstream handle, struct sim_context **context, stru
 CUresult impl_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (!phStream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
-    return CUDA_ERROR_INVALID_VALUE;
-  if (priority > 0)
-    priority = 0;
-  if (priority < GREATEST_PRIORITY)
-    priority = GREATEST_PRIORITY;
+  if (result != CUDA_SUCCESS) return result;
+  if (!phStream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+  if (priority > 0) priority = 0;
+  if (priority < GREATEST_PRIORITY) priority = GREATEST_PRIORITY;
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream = sim_stream_new_locked(context->engine, flags, priority);
   pthread_mutex_unlock(&sim_engine_lock);
-  if (!stream)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!stream) return CUDA_ERROR_OUT_OF_MEMORY;
   *phStream = (CUstream)stream;
   sim_resource_callback(CUPTI_CBID_RESOURCE_STREAM_CREATED, context, *phStream, NULL);
   return CUDA_SUCCESS;
@@ -126,20 +112,17 @@ CUresult impl_cuStreamCreate(CUstream *phStream, unsigned int Flags) {
 
 CUresult impl_cuStreamDestroy_v2(CUstream hStream) {
   CUresult result = sim_engine_enter_process();
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream = sim_handle_find(hStream, SIM_HANDLE_STREAM);
   struct sim_context *context = stream ? stream->context->owner : NULL;
   pthread_mutex_unlock(&sim_engine_lock);
-  if (!stream)
-    return CUDA_ERROR_INVALID_HANDLE;
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   sim_resource_callback(CUPTI_CBID_RESOURCE_STREAM_DESTROY_STARTING, context, hStream, NULL);
   pthread_mutex_lock(&sim_engine_lock);
   stream = sim_handle_find(hStream, SIM_HANDLE_STREAM);
   if (stream) {
-    if (stream->capture)
-      sim_capture_forbid_locked(stream);
+    if (stream->capture) sim_capture_forbid_locked(stream);
     sim_stream_close_locked(stream);
   }
   pthread_mutex_unlock(&sim_engine_lock);
@@ -152,11 +135,9 @@ CUresult impl_cuStreamQuery(CUstream hStream) {
   struct sim_context *context;
   struct sim_stream *stream;
   CUresult result = enter_stream(hStream, &context, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   result = sim_capture_forbid_locked(stream);
-  if (result == CUDA_SUCCESS && !sim_stream_idle_locked(stream))
-    result = CUDA_ERROR_NOT_READY;
+  if (result == CUDA_SUCCESS && !sim_stream_idle_locked(stream)) result = CUDA_ERROR_NOT_READY;
   pthread_mutex_unlock(&sim_engine_lock);
   return result == CUDA_SUCCESS ? sim_engine_sticky_error(context) : result;
 }
@@ -165,14 +146,11 @@ CUresult impl_cuStreamSynchronize(CUstream hStream) {
   struct sim_context *context;
   struct sim_stream *stream;
   CUresult result = enter_stream(hStream, &context, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   result = sim_capture_forbid_locked(stream);
-  if (result == CUDA_SUCCESS)
-    sim_stream_wait_locked(stream);
+  if (result == CUDA_SUCCESS) sim_stream_wait_locked(stream);
   pthread_mutex_unlock(&sim_engine_lock);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   sim_synchronize_callback(CUPTI_CBID_SYNCHRONIZE_STREAM_SYNCHRONIZED, context, hStream);
   return sim_engine_sticky_error(context);
 }
@@ -180,11 +158,9 @@ CUresult impl_cuStreamSynchronize(CUstream hStream) {
 CUresult impl_cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
   struct sim_context *context;
   struct sim_stream *stream;
-  if (!flags)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = enter_stream(hStream, &context, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   *flags = stream->flags;
   pthread_mutex_unlock(&sim_engine_lock);
   return CUDA_SUCCESS;
@@ -193,11 +169,9 @@ CUresult impl_cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
 CUresult impl_cuStreamGetPriority(CUstream hStream, int *priority) {
   struct sim_context *context;
   struct sim_stream *stream;
-  if (!priority)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!priority) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = enter_stream(hStream, &context, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   *priority = stream->priority;
   pthread_mutex_unlock(&sim_engine_lock);
   return CUDA_SUCCESS;
@@ -206,11 +180,9 @@ CUresult impl_cuStreamGetPriority(CUstream hStream, int *priority) {
 CUresult impl_cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
   struct sim_context *context;
   struct sim_stream *stream;
-  if (!streamId)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!streamId) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = enter_stream(hStream, &context, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   *streamId = stream->id;
   pthread_mutex_unlock(&sim_engine_lock);
   return CUDA_SUCCESS;
@@ -219,11 +191,9 @@ CUresult impl_cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
 CUresult impl_cuStreamGetCtx(CUstream hStream, CUcontext *pctx) {
   struct sim_context *context;
   struct sim_stream *stream;
-  if (!pctx)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!pctx) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = enter_stream(hStream, &context, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   *pctx = (CUcontext)stream->context->owner;
   pthread_mutex_unlock(&sim_engine_lock);
   return CUDA_SUCCESS;
@@ -232,11 +202,9 @@ CUresult impl_cuStreamGetCtx(CUstream hStream, CUcontext *pctx) {
 CUresult impl_cuStreamGetDevice(CUstream hStream, CUdevice *device) {
   struct sim_context *context;
   struct sim_stream *stream;
-  if (!device)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = enter_stream(hStream, &context, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  if (result != CUDA_SUCCESS) return result;
   *device = stream->context->owner->device;
   pthread_mutex_unlock(&sim_engine_lock);
   return CUDA_SUCCESS;
@@ -258,12 +226,11 @@ static void run_callback(struct sim_work *work) {
   sim_engine_set_in_host_function(false);
 }
 
-CUresult impl_cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
-  if (!callback || flags)
-    return CUDA_ERROR_INVALID_VALUE;
+CUresult impl_cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
+                                  unsigned int flags) {
+  if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
   struct callback_work *work = sim_work_new(sizeof(*work), SIM_WORK_HOST, run_callback);
-  if (!work)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!work) return CUDA_ERROR_OUT_OF_MEMORY;
   work->stream = hStream;
   work->callback = callback;
   work->argument = userData;
@@ -328,13 +295,11 @@ static void run_write_value(struct sim_work *work) {
   pthread_mutex_unlock(&value_lock);
 }
 
-static CUresult submit_value(CUstream stream, void (*run)(struct sim_work *), CUdeviceptr address, uint64_t value,
-                             unsigned flags, bool wide) {
-  if (!address || address % (wide ? 8 : 4))
-    return CUDA_ERROR_INVALID_VALUE;
+static CUresult submit_value(CUstream stream, void (*run)(struct sim_work *), CUdeviceptr address,
+                             uint64_t value, unsigned flags, bool wide) {
+  if (!address || address % (wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
   struct value_work *work = sim_work_new(sizeof(*work), SIM_WORK_OTHER, run);
-  if (!work)
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!work) return CUDA_ERROR_OUT_OF_MEMORY;
   work->address = address;
   work->value = value;
   work->flags = flags;
@@ -342,18 +307,22 @@ static CUresult submit_value(CUstream stream, void (*run)(struct sim_work *), CU
   return sim_submit(stream, &work->work, SIM_RETURN_AT_ONCE);
 }
 
-CUresult impl_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+CUresult impl_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                     unsigned int flags) {
   return submit_value(stream, run_wait_value, addr, value, flags, false);
 }
 
-CUresult impl_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
+CUresult impl_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                     unsigned int flags) {
   return submit_value(stream, run_wait_value, addr, value, flags, true);
 }
 
-CUresult impl_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+CUresult impl_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                      unsigned int flags) {
   return submit_value(stream, run_write_value, addr, value, flags, false);
 }
 
-CUresult impl_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
+CUresult impl_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                      unsigned int flags) {
   return submit_value(stream, run_write_value, addr, value, flags, true);
 }

@@ -329,6 +329,25 @@ static int mode_init(void) {
   return waitpid(child, NULL, 0) == child ? 0 : 1;
 }
 
+static void *initialise(void *argument) {
+  *(CUresult *)argument = cuInit(0);
+  return NULL;
+}
+
+/* The first cuInit, from several threads at once. */
+static int mode_threads(void) {
+  pthread_t threads[4];
+  CUresult results[4];
+  for (int i = 0; i < 4; i++)
+    if (pthread_create(&threads[i], NULL, initialise, &results[i]) != 0) return 1;
+  for (int i = 0; i < 4; i++) {
+    pthread_join(threads[i], NULL);
+    printf("%d ", (int)results[i]);
+  }
+  printf("\n");
+  return 0;
+}
+
 static int mode_version(void) {
   int version;
   void *found = NULL;
@@ -380,6 +399,11 @@ static void test_init(void **state) {
 static void test_injection(void **state) {
   (void)state;
   expect("init", "CUDA_INJECTION64_PATH", INJECTION_PATH, "before 3 injected\ninit 0 again 0 child 3 3\n");
+  expect("threads", "CUDA_INJECTION64_PATH", INJECTION_PATH, "injected\n0 0 0 0 \n");
+  setenv("RPSIM_DEVICES", "0", 1); /* a cuInit that fails injects too, and once */
+  expect("init", "CUDA_INJECTION64_PATH", INJECTION_PATH,
+         "before 3 injected\ninit 100 again 100 child 3 100\n");
+  unsetenv("RPSIM_DEVICES");
   expect("init", "CUDA_INJECTION64_PATH", "", "before 3 init 0 again 0 child 3 3\n");
   expect("init", "CUDA_INJECTION64_PATH", "none", "before 3 init 0 again 0 child 3 3\n");
   expect("init", "CUDA_INJECTION64_PATH", "/nonexistent.so", "before 3 init 0 again 0 child 3 3\n");
@@ -395,6 +419,7 @@ int main(int argc, char **argv) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   if (argc > 1 && strcmp(argv[1], "fail") == 0) return mode_fail();
   if (argc > 1 && strcmp(argv[1], "init") == 0) return mode_init();
+  if (argc > 1 && strcmp(argv[1], "threads") == 0) return mode_threads();
   if (argc > 1 && strcmp(argv[1], "version") == 0) return mode_version();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_address_by_version),

@@ -1,5 +1,5 @@
 /* The simulated runtime over the simulated driver: streams, default-stream variants, events, host callbacks,
- * graphs, and the callbacks that a tool gets. */
+ * threads, and the callbacks that a tool gets. */
 #include "../cuda/tools.h"
 #include "test_support.h"
 
@@ -179,59 +179,6 @@ static void test_host_callbacks(void **state) {
   assert_cuda(cudaStreamDestroy(stream));
 }
 
-/* ---- graphs ---- */
-
-static void test_graph_by_capture(void **state) {
-  (void)state;
-  uint32_t *words = device_words(WORDS);
-  enum cudaStreamCaptureStatus status;
-  unsigned long long id = 0;
-  size_t nodes = 0;
-  cudaStream_t stream;
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  assert_cuda(cudaStreamCreate(&stream));
-  assert_cuda(launch_fill(words, 10, WORDS, stream));
-  assert_cuda(cudaStreamSynchronize(stream));
-  assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  assert_cuda(cudaStreamIsCapturing(stream, &status));
-  assert_int_equal(status, cudaStreamCaptureStatusActive);
-  assert_cuda(launch_add(words, 1, WORDS, stream));
-  assert_cuda(launch_add(words, 2, WORDS, stream));
-  assert_cuda(cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL));
-  assert_true(id > 0);
-  assert_cuda(cudaStreamEndCapture(stream, &graph));
-  assert_cuda(cudaGraphGetNodes(graph, NULL, &nodes));
-  assert_int_equal(nodes, 2);
-  assert_device_words(words, 10, WORDS); /* captured, not run */
-  assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
-  assert_cuda(cudaGraphLaunch(exec, stream));
-  assert_cuda(cudaGraphLaunch(exec, stream));
-  assert_cuda(cudaStreamSynchronize(stream));
-  assert_device_words(words, 16, WORDS);
-  assert_cuda(cudaGraphExecDestroy(exec));
-  assert_cuda(cudaGraphDestroy(graph));
-  assert_cuda(cudaStreamDestroy(stream));
-  assert_cuda(cudaFree(words));
-}
-
-static void test_capture_refuses_sync(void **state) {
-  (void)state;
-  cudaStream_t stream;
-  cudaGraph_t graph = NULL;
-  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  assert_cuda(cudaStreamCreate(&stream));
-  assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  assert_int_equal(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
-  assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
-  cudaGetLastError();
-  assert_cuda(cudaThreadExchangeStreamCaptureMode(&mode));
-  assert_int_equal(mode, cudaStreamCaptureModeGlobal);
-  assert_cuda(cudaThreadExchangeStreamCaptureMode(&mode));
-  assert_int_equal(mode, cudaStreamCaptureModeRelaxed);
-  assert_cuda(cudaStreamDestroy(stream));
-}
-
 /* ---- tools ---- */
 
 enum { SEEN_MAX = 16 };
@@ -357,8 +304,6 @@ int main(void) {
       cmocka_unit_test(test_event_orders_streams),
       cmocka_unit_test(test_event_timing),
       cmocka_unit_test(test_host_callbacks),
-      cmocka_unit_test(test_graph_by_capture),
-      cmocka_unit_test(test_capture_refuses_sync),
       cmocka_unit_test(test_callbacks_nest),
       cmocka_unit_test(test_callback_names_kernel),
   };

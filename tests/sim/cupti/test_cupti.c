@@ -1,12 +1,12 @@
 /* The simulated CUPTI over the simulated driver: one subscriber, ENTER and EXIT with parameters and results,
- * domains, what a callback may call, NVTX. */
+ * domains, what a callback may call and threads. */
 #include "../sim_test.h"
 
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
-#include <generated_nvtx_meta.h>
-#include <nvtx3/nvToolsExt.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "../cuda/tools.h"
 #include "../rpsim.h"
@@ -92,8 +92,6 @@ static void callback(void *userdata, CUpti_CallbackDomain domain, CUpti_Callback
     seen->context = ((const CUpti_SynchronizeData *)data)->context;
     seen->stream = ((const CUpti_SynchronizeData *)data)->stream;
   }
-  if (domain == CUPTI_CB_DOMAIN_NVTX)
-    snprintf(seen->name, sizeof seen->name, "%s", ((const CUpti_NvtxData *)data)->functionName);
   if (in_callback) in_callback(seen, data);
 }
 
@@ -537,56 +535,74 @@ static void test_ids(void **state) {
   assert_true(second >= first);
 }
 
-/* ---- NVTX ---- */
+/* ---- in the injected library ---- */
 
-static char nvtx_text[64];
-static int nvtx_level;
+static int mode_injected(void) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  return cuInit(0) == CUDA_SUCCESS ? 0 : 1;
+}
 
-static void note_nvtx(const struct seen *seen, const CUpti_CallbackData *data) {
-  const CUpti_NvtxData *nvtx = (const CUpti_NvtxData *)(const void *)data;
-  if (seen->cbid == CUPTI_CBID_NVTX_nvtxRangePushA) {
-    snprintf(nvtx_text, sizeof nvtx_text, "%s",
-             ((const nvtxRangePushA_params *)nvtx->functionParams)->message);
-    nvtx_level = *(const int *)nvtx->functionReturnValue;
-  }
-  if (seen->cbid == CUPTI_CBID_NVTX_nvtxDomainRangePushEx) {
-    const nvtxDomainRangePushEx_params *params = nvtx->functionParams;
-    snprintf(nvtx_text, sizeof nvtx_text, "%p %s", (void *)params->domain,
-             params->core.eventAttrib->message.ascii);
+static void test_subscribing_while_injected(void **state) {
+  (void)state;
+  char output[512];
+  setenv("TEST_CUPTI", CUPTI13_PATH, 1);
+  int status = sim_test_run("injected", "CUDA_INJECTION64_PATH", INJECTION_PATH, output, sizeof output);
+  unsetenv("TEST_CUPTI");
+  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  /* cuInit had been entered before anybody could enable it, so its EXIT is not raised. */
+  assert_string_equal(output, "injected\nsubscribe 0\nresource 5\n");
+}
+
+/* ---- threads ---- */
+
+static _Atomic unsigned enters, exits;
+
+static void count_calls(void *userdata, CUpti_CallbackDomain domain, CUpti_CallbackId cbid,
+                        const void *data) {
+  (void)userdata, (void)domain, (void)cbid;
+  const CUpti_CallbackData *call = data;
+  if (call->callbackSite == CUPTI_API_ENTER) {
+    *call->correlationData = call->correlationId;
+    enters++;
+  } else if (*call->correlationData == call->correlationId) {
+    exits++;
   }
 }
 
-static void test_nvtx(void **state) {
+static void *allocate_often(void *argument) {
+  CUdeviceptr where;
+  CUresult result = cuCtxSetCurrent(context);
+  for (int i = 0; i < 200 && result == CUDA_SUCCESS; i++) {
+    result = cuMemAlloc(&where, 4096);
+    if (result == CUDA_SUCCESS) result = cuMemFree(where);
+  }
+  *(CUresult *)argument = result;
+  return NULL;
+}
+
+static void test_calls_of_many_threads(void **state) {
   (void)state;
-  assert_int_equal(cuptiEnableDomain(1, subscriber, CUPTI_CB_DOMAIN_NVTX), CUPTI_SUCCESS);
-  in_callback = note_nvtx;
-  assert_int_equal(nvtxRangePushA("forward 3"), 0);
-  assert_string_equal(nvtx_text, "forward 3");
-  assert_int_equal(nvtx_level, 0);
-  assert_int_equal(nvtxRangePushA("inner"), 1);
-  assert_int_equal(nvtxRangePop(), 1);
-  assert_int_equal(nvtxRangePop(), 0);
-  assert_int_equal(log_count, 4);
-  assert_string_equal(log_entries[3].name, "nvtxRangePop");
-
-  nvtxRangeId_t range = nvtxRangeStartA("range");
-  assert_true(range != nvtxRangeStartA("another"));
-  nvtxRangeEnd(range);
-  nvtxMarkA("mark");
-  assert_string_equal(log_entries[6].name, "nvtxRangeEnd");
-  assert_string_equal(log_entries[7].name, "nvtxMarkA");
-
-  nvtxDomainHandle_t domain = nvtxDomainCreateA("recvpool");
-  nvtxEventAttributes_t event = {.version = NVTX_VERSION,
-                                 .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
-                                 .messageType = NVTX_MESSAGE_TYPE_ASCII,
-                                 .message = {.ascii = "backward 5"}};
-  assert_int_equal(nvtxDomainRangePushEx(domain, &event), 0);
-  char wanted[64];
-  snprintf(wanted, sizeof wanted, "%p backward 5", (void *)domain);
-  assert_string_equal(nvtx_text, wanted);
-  assert_int_equal(nvtxDomainRangePop(domain), 0);
-  assert_int_equal(log_count, 11);
+  pthread_t threads[8];
+  CUresult results[8];
+  assert_int_equal(cuptiUnsubscribe(subscriber), CUPTI_SUCCESS);
+  assert_int_equal(cuptiSubscribe(&subscriber, count_calls, NULL), CUPTI_SUCCESS);
+  enable_driver(CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2);
+  uint64_t before = rpsim_call_count("cuMemAlloc_v2");
+  for (int i = 0; i < 8; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, allocate_often, &results[i]), 0);
+  for (int i = 0; i < 100; i++) { /* as the others run: these come and go */
+    enable_driver(CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2);
+    assert_int_equal(
+        cuptiEnableCallback(0, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2),
+        CUPTI_SUCCESS);
+  }
+  for (int i = 0; i < 8; i++) {
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(results[i], CUDA_SUCCESS);
+  }
+  assert_int_equal(rpsim_call_count("cuMemAlloc_v2"), before + 1600);
+  assert_true(enters >= 1600);
+  assert_true(exits >= 1600 && exits <= enters);
 }
 
 static int mode_subscribe(void) {
@@ -600,11 +616,11 @@ static int mode_subscribe(void) {
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : "";
   if (strcmp(mode, "subscribe") == 0) return mode_subscribe();
+  if (strcmp(mode, "injected") == 0) return mode_injected();
   if (strcmp(mode, "allocate-in-driver") == 0) return mode_forbidden(CUPTI_CB_DOMAIN_DRIVER_API, allocate);
   if (strcmp(mode, "allocate-in-resource") == 0) return mode_forbidden(CUPTI_CB_DOMAIN_RESOURCE, allocate);
   if (strcmp(mode, "synchronize-in-resource") == 0)
     return mode_forbidden(CUPTI_CB_DOMAIN_RESOURCE, synchronize_anywhere);
-  setenv("NVTX_INJECTION64_PATH", CUPTI13_PATH, 1); /* read at the first NVTX call */
   const struct CMUnitTest tests[] = {
       TEST(test_one_subscriber),
       TEST(test_one_subscriber_of_both_libraries),
@@ -625,7 +641,8 @@ int main(int argc, char **argv) {
       TEST(test_synchronize_domain),
       TEST(test_runtime_domain),
       TEST(test_ids),
-      TEST(test_nvtx),
+      TEST(test_subscribing_while_injected),
+      TEST(test_calls_of_many_threads),
   };
   return cmocka_run_group_tests(tests, start, NULL);
 }

@@ -53,12 +53,13 @@ void pncclResetDebugInit() {}
 SIM_PUBLIC(ncclResetDebugInit);
 #pragma GCC diagnostic pop
 
-/* ---- memory: physical memory mapped at a reserved address, as NVIDIA's library makes it ---- */
+/* ---- memory: physical memory mapped at a reserved address; an ordinary allocation if the driver cannot ----
+ */
 
 struct block {
   CUdeviceptr address;
   size_t bytes;
-  CUmemGenericAllocationHandle handle;
+  CUmemGenericAllocationHandle handle; /* 0: an ordinary allocation */
   struct block *next;
 };
 static pthread_mutex_t block_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -68,6 +69,7 @@ static CUresult block_map(struct block *block, size_t size) {
   const struct sim_driver *driver = sim_driver();
   CUdevice device = 0;
   size_t granularity = 0;
+  if (!driver->create) return driver->mem_alloc(&block->address, size);
   CUresult result = driver->context_get_device(&device);
   CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                     .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -117,9 +119,10 @@ ncclResult_t pncclMemFree(void *ptr) {
   if (block) *at = block->next;
   pthread_mutex_unlock(&block_lock);
   if (!block) return ncclInvalidArgument;
-  CUresult result = driver->unmap(block->address, block->bytes);
-  if (result == CUDA_SUCCESS) result = driver->release(block->handle);
-  if (result == CUDA_SUCCESS) result = driver->address_free(block->address, block->bytes);
+  CUresult result =
+      block->handle ? driver->unmap(block->address, block->bytes) : driver->mem_free(block->address);
+  if (block->handle && result == CUDA_SUCCESS) result = driver->release(block->handle);
+  if (block->handle && result == CUDA_SUCCESS) result = driver->address_free(block->address, block->bytes);
   free(block);
   return sim_cuda_result(result, "ncclMemFree");
 }

@@ -7,11 +7,14 @@
 #include <string.h>
 
 #define ENTRY(member, symbol)                                                                                \
-  { symbol, offsetof(struct sim_driver, member) }
+  { symbol, offsetof(struct sim_driver, member), true }
+#define OPTIONAL(member, symbol)                                                                             \
+  { symbol, offsetof(struct sim_driver, member), false } /* NULL without it */
 
 static const struct {
   const char *symbol;
   size_t offset;
+  bool required;
 } entries[] = {
     ENTRY(init, "cuInit"),
     ENTRY(device_get_count, "cuDeviceGetCount"),
@@ -26,24 +29,27 @@ static const struct {
     ENTRY(stream_destroy, "cuStreamDestroy"),
     ENTRY(stream_synchronize, "cuStreamSynchronize"),
     ENTRY(stream_wait_event, "cuStreamWaitEvent"),
-    ENTRY(stream_capture_status, "cuStreamIsCapturing"),
+    OPTIONAL(stream_capture_status, "cuStreamIsCapturing"),
     ENTRY(event_create, "cuEventCreate"),
     ENTRY(event_destroy, "cuEventDestroy"),
     ENTRY(event_record, "cuEventRecord"),
-    ENTRY(launch_host_func, "cuLaunchHostFunc"),
+    OPTIONAL(launch_host_func, "cuLaunchHostFunc"),
     ENTRY(library_load, "cuLibraryLoadData"),
     ENTRY(library_get_kernel, "cuLibraryGetKernel"),
     ENTRY(kernel_get_function, "cuKernelGetFunction"),
     ENTRY(launch_kernel, "cuLaunchKernelEx"),
-    ENTRY(granularity, "cuMemGetAllocationGranularity"),
-    ENTRY(address_reserve, "cuMemAddressReserve"),
-    ENTRY(address_free, "cuMemAddressFree"),
-    ENTRY(create, "cuMemCreate"),
-    ENTRY(release, "cuMemRelease"),
-    ENTRY(map, "cuMemMap"),
-    ENTRY(unmap, "cuMemUnmap"),
-    ENTRY(set_access, "cuMemSetAccess"),
+    OPTIONAL(granularity, "cuMemGetAllocationGranularity"),
+    OPTIONAL(address_reserve, "cuMemAddressReserve"),
+    OPTIONAL(address_free, "cuMemAddressFree"),
+    OPTIONAL(create, "cuMemCreate"),
+    OPTIONAL(release, "cuMemRelease"),
+    OPTIONAL(map, "cuMemMap"),
+    OPTIONAL(unmap, "cuMemUnmap"),
+    OPTIONAL(set_access, "cuMemSetAccess"),
 };
+
+/* Newer versions of the same names have other prototypes than those of struct sim_driver. */
+#define PROTOTYPES_VERSION 12000
 
 static struct sim_driver driver;
 static bool driver_ready;
@@ -56,9 +62,10 @@ static bool resolve(get_proc_address get) {
   for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
     void *function = NULL;
     CUdriverProcAddressQueryResult status;
-    if (get(entries[i].symbol, &function, CUDA_VERSION, CU_GET_PROC_ADDRESS_DEFAULT, &status) !=
-            CUDA_SUCCESS ||
-        !function) {
+    CUresult result =
+        get(entries[i].symbol, &function, PROTOTYPES_VERSION, CU_GET_PROC_ADDRESS_DEFAULT, &status);
+    if (result != CUDA_SUCCESS) function = NULL;
+    if (!function && entries[i].required) {
       sim_set_error("the driver has no %s", entries[i].symbol);
       return false;
     }
@@ -97,4 +104,11 @@ ncclResult_t sim_cuda_result(CUresult result, const char *what) {
   if (result == CUDA_SUCCESS) return ncclSuccess;
   sim_set_error("%s: CUDA error %d", what, (int)result);
   return ncclUnhandledCudaError;
+}
+
+bool sim_stream_captured(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const struct sim_driver *found = sim_driver();
+  if (found->stream_capture_status) (void)found->stream_capture_status(stream, &status);
+  return status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }

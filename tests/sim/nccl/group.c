@@ -121,9 +121,7 @@ static ncclResult_t task_add(const struct sim_task *task, const char *name) {
     return ncclSystemError;
   struct sim_task *added = &group.tasks[group.task_count++];
   *added = *task;
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  (void)sim_driver()->stream_capture_status(task->stream, &capture);
-  bool captured = capture == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  bool captured = sim_stream_captured(task->stream);
   if (!group.api_comm) {
     group.api_comm = task->comm;
     group.api_event = sim_profiler_group_api_start(task->comm, captured, group.user_depth);

@@ -83,6 +83,9 @@ const struct sim_driver *sim_driver(void);
 /** ncclUnhandledCudaError for any CUDA error, with the text of sim_set_error. */
 ncclResult_t sim_cuda_result(CUresult result, const char *what);
 
+/** Whether work given to the stream becomes part of a graph. */
+bool sim_stream_captured(CUstream stream);
+
 /* ---- bootstrap.c ---- */
 
 /** Seconds that ranks wait for one another: RPSIM_NCCL_TIMEOUT_SECONDS, default 60. As an absolute monotonic
