@@ -114,6 +114,34 @@ static void a_graph_runs_in_the_order_of_its_edges_for_every_seed(void **state) 
   sim_engine_set_seed(0);
 }
 
+static void a_launch_ends_when_every_branch_has(void **state) {
+  (void)state;
+  struct host_gate *gate = host_gate_new();
+  CUevent fork = new_event(), join = new_event();
+  CUgraphExec exec;
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  assert_cuda(host_write(streams[0], word(0), 4));
+  assert_cuda(impl_cuEventRecord(fork, streams[0]));
+  assert_cuda(impl_cuStreamWaitEvent(streams[1], fork, 0));
+  assert_cuda(host_write(streams[0], word(1), 4));
+  assert_cuda(host_block(streams[1], gate));
+  assert_cuda(impl_cuEventRecord(join, streams[1]));
+  assert_cuda(impl_cuStreamWaitEvent(streams[0], join, 0)); /* nothing comes after it */
+  CUgraph graph = end();
+  assert_cuda(impl_cuGraphInstantiateWithFlags(&exec, graph, 0));
+  assert_cuda(impl_cuGraphLaunch(exec, streams[0]));
+  host_gate_await(gate);
+  assert_cuda(host_write(streams[0], word(2), 6));
+  assert_cuda(impl_cuStreamSynchronize(streams[1])); /* not the stream the branch runs on */
+  assert_int_equal(impl_cuStreamQuery(streams[0]), CUDA_ERROR_NOT_READY);
+  host_gate_open(gate);
+  assert_int_equal(host_word(word(2)), 6);
+  assert_cuda(impl_cuEventDestroy_v2(fork));
+  assert_cuda(impl_cuEventDestroy_v2(join));
+  assert_cuda(impl_cuGraphExecDestroy(exec));
+  assert_cuda(impl_cuGraphDestroy(graph));
+}
+
 static void launches_of_one_exec_do_not_overlap(void **state) {
   (void)state;
   CUgraphExec exec;
@@ -176,18 +204,18 @@ static void copies_memsets_and_host_functions_are_captured(void **state) {
 
 static void external_events_are_recorded_at_each_launch(void **state) {
   (void)state;
-  struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   CUgraphExec exec;
   CUevent event = new_event();
   begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-  assert_cuda(host_block(streams[0], &gate));
+  assert_cuda(host_block(streams[0], gate));
   assert_cuda(impl_cuEventRecordWithFlags(event, streams[0], CU_EVENT_RECORD_EXTERNAL));
   CUgraph graph = end();
   assert_cuda(impl_cuEventQuery(event));
   assert_cuda(impl_cuGraphInstantiateWithFlags(&exec, graph, 0));
   assert_cuda(impl_cuGraphLaunch(exec, streams[0]));
   assert_int_equal(impl_cuEventQuery(event), CUDA_ERROR_NOT_READY);
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_cuda(impl_cuEventSynchronize(event));
   assert_int_equal(impl_cuEventRecordWithFlags(event, streams[0], CU_EVENT_RECORD_EXTERNAL),
                    CUDA_ERROR_INVALID_VALUE);
@@ -320,6 +348,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       IN_CONTEXT(fork_and_join_become_a_graph),
       IN_CONTEXT(a_graph_runs_in_the_order_of_its_edges_for_every_seed),
+      IN_CONTEXT(a_launch_ends_when_every_branch_has),
       IN_CONTEXT(launches_of_one_exec_do_not_overlap),
       IN_CONTEXT(copies_memsets_and_host_functions_are_captured),
       IN_CONTEXT(external_events_are_recorded_at_each_launch),

@@ -132,11 +132,11 @@ static void a_long_chain_of_events_loses_nothing(void **state) {
 
 /* Ends with streams still alive and one of them waiting for ever: exit must neither hang nor crash. */
 static void leave_work_behind(void) {
-  static struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   CUstream stream;
   assert_cuda(impl_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  assert_cuda(host_block(stream, &gate));
-  host_gate_await(&gate);
+  assert_cuda(host_block(stream, gate));
+  host_gate_await(gate);
 }
 
 int main(void) {
