@@ -36,7 +36,7 @@ static void dispose_stamp(struct sim_work *work) {
 CUresult sim_event_record_locked(struct sim_event *event, struct sim_stream *stream) {
   if (stream->capture) return sim_capture_record_locked(event, stream);
   struct sim_record *record = calloc(1, sizeof(*record));
-  struct stamp_work *stamp = sim_work_new(sizeof(*stamp), SIM_WORK_OTHER, run_stamp);
+  struct stamp_work *stamp = sim_work_new(sizeof(*stamp), SIM_WORK_STAMP, run_stamp);
   if (!record || !stamp) {
     free(record);
     free(stamp);
@@ -108,7 +108,8 @@ static CUresult find_pair_locked(struct sim_context *context, CUevent event_hand
                                  struct sim_event **event, struct sim_stream **stream) {
   *event = sim_handle_find(event_handle, SIM_HANDLE_EVENT);
   if (!*event) return CUDA_ERROR_INVALID_HANDLE;
-  return sim_stream_resolve_locked(context, stream_handle, stream);
+  CUresult result = sim_stream_resolve_locked(context, stream_handle, stream);
+  return result == CUDA_SUCCESS ? sim_capture_forbid_implicit_locked(*stream) : result;
 }
 
 CUresult impl_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
@@ -121,8 +122,12 @@ CUresult impl_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned 
   struct sim_stream *stream;
   result = find_pair_locked(context, hEvent, hStream, &event, &stream);
   if (result == CUDA_SUCCESS && event->context->engine != stream->context) result = CUDA_ERROR_INVALID_HANDLE;
-  if (result == CUDA_SUCCESS) result = sim_event_record_locked(event, stream);
+  if (result == CUDA_SUCCESS)
+    result = flags & CU_EVENT_RECORD_EXTERNAL
+                 ? sim_capture_external_locked(event, stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+                 : sim_event_record_locked(event, stream);
   pthread_mutex_unlock(&sim_engine_lock);
+  sim_graph_notify(context);
   return result;
 }
 
@@ -139,8 +144,12 @@ CUresult impl_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int F
   struct sim_event *event;
   struct sim_stream *stream;
   result = find_pair_locked(context, hEvent, hStream, &event, &stream);
-  if (result == CUDA_SUCCESS) result = sim_event_wait_locked(event, stream);
+  if (result == CUDA_SUCCESS)
+    result = Flags & CU_EVENT_WAIT_EXTERNAL
+                 ? sim_capture_external_locked(event, stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT)
+                 : sim_event_wait_locked(event, stream);
   pthread_mutex_unlock(&sim_engine_lock);
+  sim_graph_notify(context);
   return result;
 }
 

@@ -38,7 +38,15 @@ void sim_handle_remove(struct sim_handle *handle);
 
 /* ---- work: what an operation does ---- */
 
-enum sim_work_kind { SIM_WORK_KERNEL, SIM_WORK_COPY, SIM_WORK_MEMSET, SIM_WORK_HOST, SIM_WORK_OTHER };
+enum sim_work_kind {
+  SIM_WORK_KERNEL,
+  SIM_WORK_COPY,
+  SIM_WORK_MEMSET,
+  SIM_WORK_HOST,
+  SIM_WORK_VALUE, /**< wait for or write a value */
+  SIM_WORK_FREE,  /**< cuMemFreeAsync */
+  SIM_WORK_STAMP  /**< takes an event's time */
+};
 
 /** Something a stream thread runs: immutable once submitted, so that a graph can replay it. */
 struct sim_work {
@@ -110,6 +118,10 @@ bool sim_engine_in_host_function(void);
 void sim_engine_set_in_host_function(bool inside);
 /** Seed of the jitter for streams made from now on; RPSIM_SEED until it is called. */
 void sim_engine_set_seed(uint64_t seed);
+/** Generator of a stream's delays: its start (0 = none) from the seed and the order in which the stream was
+ * made, and the next delay; about every second one is 0. */
+uint64_t sim_jitter_start(uint64_t seed, uint64_t order);
+uint32_t sim_jitter_next_ns(uint64_t *generator);
 
 /** Under engine_lock: the stream behind a handle (0 and the special ones included) of the current context. */
 CUresult sim_stream_resolve_locked(struct sim_context *context, CUstream handle, struct sim_stream **stream);
@@ -150,21 +162,62 @@ struct sim_event;
 
 /** Under engine_lock: adds `work` as a node behind the stream's tail; takes over the reference. */
 CUresult sim_capture_work_locked(struct sim_stream *stream, struct sim_work *work);
-/** Under engine_lock: a call that must not touch a capturing stream invalidates the capture and fails. */
+/** Under engine_lock: a call that must not touch a capturing stream, or uses the legacy stream while one that
+ * waits for it captures, invalidates the capture and fails. */
 CUresult sim_capture_forbid_locked(struct sim_stream *stream);
+/** Under engine_lock: the second half of that, for calls that are legal in a capture. */
+CUresult sim_capture_forbid_implicit_locked(struct sim_stream *stream);
 /** Under engine_lock: event record and wait where the stream, or the event's latest record, belongs to a
  * capture. */
 CUresult sim_capture_record_locked(struct sim_event *event, struct sim_stream *stream);
 CUresult sim_capture_wait_locked(struct sim_event *event, struct sim_stream *stream);
-/** Under engine_lock: the event's latest record is no longer one of a capture. */
+/** Under engine_lock: a node that records or waits for an event each time the graph runs. */
+CUresult sim_capture_external_locked(struct sim_event *event, struct sim_stream *stream,
+                                     CUgraphNodeType type);
+/** Under engine_lock: the event's latest record is no longer one of a capture; the stream goes away. */
 void sim_capture_forget_event_locked(struct sim_event *event);
+void sim_capture_forget_stream_locked(struct sim_stream *stream);
 /** Under engine_lock: query or synchronize of an event recorded in a capture: invalidates and fails. */
 CUresult sim_capture_forbid_event_locked(struct sim_event *event);
 /** A call that is unsafe while this thread (or any thread, in global mode) captures: invalidates and fails.
  */
 CUresult sim_capture_forbid_unsafe(void);
+/** Under engine_lock: ends what is still being captured in a context that goes away. */
+void sim_capture_end_context_locked(struct sim_engine_context *context);
+/** Under engine_lock: ends what is still being captured in a context that goes away. */
+void sim_capture_end_context_locked(struct sim_engine_context *context);
 /** A call that waits for a whole context, while one of its streams captures: invalidates and fails. */
 CUresult sim_capture_forbid_context(struct sim_context *context);
+
+/* ---- graphs (engine_graph.c) ---- */
+
+struct sim_graph;
+
+struct sim_node {
+  struct sim_handle handle;
+  struct sim_graph *graph;
+  CUgraphNodeType type;
+  struct sim_work *work; /**< NULL for an event node */
+  CUevent event;         /**< event nodes: looked up when the graph runs */
+  size_t index;          /**< in its graph; those of its dependencies are lower */
+  struct sim_node **dependencies;
+  size_t dependency_count;
+};
+
+struct sim_graph {
+  struct sim_handle handle;
+  struct sim_node **nodes;
+  size_t node_count, node_capacity;
+};
+
+/** Under engine_lock: an empty graph; its end; a node behind others (takes over the reference to `work`).
+ * NULL: no memory. Callbacks are kept for sim_graph_notify. */
+struct sim_graph *sim_graph_new_locked(void);
+void sim_graph_free_locked(struct sim_graph *graph);
+struct sim_node *sim_graph_add_locked(struct sim_graph *graph, CUgraphNodeType type, struct sim_work *work,
+                                      struct sim_node *const *dependencies, size_t dependency_count);
+/** Raises the callbacks kept on this thread; without a lock. */
+void sim_graph_notify(struct sim_context *context);
 
 /* ---- events ---- */
 
@@ -256,7 +309,8 @@ struct sim_range {
   uint64_t buffer_id;
   CUmemoryPool pool;
   unsigned host_flags;
-  bool freeing; /**< a cuMemFreeAsync is under way */
+  bool freeing;                 /**< a free is under way */
+  struct sim_range *next_owned; /**< while a context's ranges are collected */
 };
 
 struct sim_mapping {
@@ -271,6 +325,7 @@ bool sim_range_overlaps_locked(uintptr_t address, uint64_t size_bytes);
 bool sim_range_insert_locked(struct sim_range *range);
 void sim_range_remove_locked(struct sim_range *range);
 struct sim_mapping *sim_mapping_find_locked(uintptr_t address);
+bool sim_mapping_overlaps_locked(uintptr_t address, uint64_t size_bytes);
 bool sim_mapping_insert_locked(struct sim_mapping *mapping);
 void sim_mapping_remove_locked(struct sim_mapping *mapping);
 uint64_t sim_next_buffer_id(void);

@@ -128,6 +128,7 @@ static CUresult submit_with_events(struct sim_context *context, CUstream handle,
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream = NULL;
   CUresult result = sim_stream_resolve_locked(context, handle, &stream);
+  if (result == CUDA_SUCCESS) result = sim_capture_forbid_implicit_locked(stream);
   for (size_t i = 0; i < events->start_count && result == CUDA_SUCCESS; i++)
     result = record_locked(events->at_start[i], stream);
   if (result != CUDA_SUCCESS)
@@ -138,6 +139,7 @@ static CUresult submit_with_events(struct sim_context *context, CUstream handle,
     result = sim_stream_append_locked(stream, work, NULL, 0, false);
   if (result == CUDA_SUCCESS && events->at_end) result = record_locked(events->at_end, stream);
   pthread_mutex_unlock(&sim_engine_lock);
+  sim_graph_notify(context);
   return result;
 }
 

@@ -298,7 +298,7 @@ static void run_write_value(struct sim_work *work) {
 static CUresult submit_value(CUstream stream, void (*run)(struct sim_work *), CUdeviceptr address,
                              uint64_t value, unsigned flags, bool wide) {
   if (!address || address % (wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
-  struct value_work *work = sim_work_new(sizeof(*work), SIM_WORK_OTHER, run);
+  struct value_work *work = sim_work_new(sizeof(*work), SIM_WORK_VALUE, run);
   if (!work) return CUDA_ERROR_OUT_OF_MEMORY;
   work->address = address;
   work->value = value;
