@@ -123,22 +123,28 @@ static void merge_jobs(struct rp_read_set *set, size_t into, size_t from) {
     if (set->reports[i].job == from) set->reports[i].job = into;
 }
 
-/* Joins the report to the jobs whose communicators it shares. `owner` maps communicator id to the report that
- * showed it first. */
+/* Joins the report to the job that `id` belongs to. `owner` maps ids to the report that showed them first. */
+static rp_status join_by_id(struct rp_read_set *set, size_t index, json_t *owner, const char *id) {
+  const json_t *first = json_object_get(owner, id);
+  if (!first)
+    return json_object_set_new(owner, id, json_integer((json_int_t)index)) == 0 ? RP_OK : RP_ERROR_NO_MEMORY;
+  size_t into = set->reports[json_integer_value(first)].job, from = set->reports[index].job;
+  if (into != from) merge_jobs(set, into < from ? into : from, into < from ? from : into);
+  return RP_OK;
+}
+
+/* Joins the report to the jobs whose communicators it shares; those without a communicator stand together. */
 static rp_status join_job(struct rp_read_set *set, size_t index, json_t *owner) {
-  json_t *communicators = json_object_get(set->reports[index].json, "communicators");
-  for (size_t i = 0; i < json_array_size(communicators); i++) {
+  const json_t *communicators = json_object_get(set->reports[index].json, "communicators");
+  rp_status status = RP_OK;
+  size_t known = 0;
+  for (size_t i = 0; i < json_array_size(communicators) && status == RP_OK; i++) {
     const char *id = json_string_value(json_object_get(json_array_get(communicators, i), "communicator_id"));
     if (!id) continue;
-    const json_t *first = json_object_get(owner, id);
-    if (first) {
-      size_t into = set->reports[json_integer_value(first)].job, from = set->reports[index].job;
-      if (into != from) merge_jobs(set, into < from ? into : from, into < from ? from : into);
-    } else if (json_object_set_new(owner, id, json_integer((json_int_t)index)) != 0) {
-      return RP_ERROR_NO_MEMORY;
-    }
+    known++;
+    status = join_by_id(set, index, owner, id);
   }
-  return RP_OK;
+  return known ? status : join_by_id(set, index, owner, "none");
 }
 
 /* Jobs are numbered from 0 in the order of their first process. */

@@ -15,8 +15,10 @@ extern char **environ;
 #define MAX_SLACK 1024u
 #define MIN_INTERVAL_SECONDS 0.05
 #define MAX_INTERVAL_SECONDS 3600.0
-/** How much of a bad value is repeated in a warning. */
-#define SHOWN_VALUE_BYTES 32
+/* How much of a bad value, or of an unknown name, a warning repeats: all variables together fit in one log
+ * line. */
+#define SHOWN_VALUE_BYTES 16
+#define SHOWN_NAME_BYTES 32
 
 typedef rp_status parse_function(struct rp_config *config, const char *value);
 
@@ -161,16 +163,16 @@ static const struct variable variables[] = {
      "observe or off",
      parse_mode},
     {{"RECVPOOL_REPORT_DIR", "DIR", "$XDG_RUNTIME_DIR/recvpool", "where each process writes its report"},
-     "the path of a folder, shorter than 4096 bytes",
+     "the path of a folder",
      parse_report_dir},
     {{"RECVPOOL_INTERVAL", "SECONDS", "5", "how often the report is rewritten, 0.05 to 3600"},
-     "seconds from 0.05 to 3600",
+     "seconds, 0.05 to 3600",
      parse_interval},
     {{"RECVPOOL_MIN_BYTES", "BYTES", "64KiB", "receives smaller than this are not looked at"},
-     "1 or more bytes, such as 65536, 64KiB or 1.5MiB",
+     "bytes, as in 65536 or 64KiB",
      parse_min_bytes},
     {{"RECVPOOL_SLACK", "COUNT", "2", "slots beyond the measured depth, 0 to 1024"},
-     "a whole number from 0 to 1024",
+     "a whole number, 0 to 1024",
      parse_slack},
     {{"RECVPOOL_CUPTI", "always | learn | off", "always", "who holds the CUPTI subscription"},
      "always, learn or off",
@@ -241,8 +243,8 @@ static void __attribute__((format(printf, 2, 3))) line_add(struct line *line, co
 
 /* What comes from the environment may hold anything: only printable ASCII is repeated, so that the warning
  * stays one line and harmless in a terminal. */
-static void line_add_clean(struct line *line, const char *text, size_t length) {
-  size_t shown = length < SHOWN_VALUE_BYTES ? length : SHOWN_VALUE_BYTES;
+static void line_add_clean(struct line *line, const char *text, size_t length, size_t most) {
+  size_t shown = length < most ? length : most;
   for (size_t i = 0; i < shown; i++)
     line_add(line, "%c", text[i] >= 0x20 && text[i] < 0x7f ? text[i] : '?');
   if (shown < length) line_add(line, "...");
@@ -255,14 +257,14 @@ static void read_one(struct rp_config *config, const char *entry, struct line *l
   const struct variable *variable = find_variable(entry, length);
   if (variable && variable->parse(config, equals + 1) == RP_OK) return;
   if (line->used) line_add(line, "; ");
-  line_add_clean(line, entry, length);
   if (!variable) {
-    line_add(line, " is not a variable of recvpool and is ignored");
+    line_add_clean(line, entry, length, SHOWN_NAME_BYTES);
+    line_add(line, " is no variable of recvpool");
     return;
   }
-  line_add(line, "='");
-  line_add_clean(line, equals + 1, strlen(equals + 1));
-  line_add(line, "' must be %s, using %s", variable->rule, variable->row.default_text);
+  line_add(line, "%s='", variable->row.name);
+  line_add_clean(line, equals + 1, strlen(equals + 1), SHOWN_VALUE_BYTES);
+  line_add(line, "' must be %s", variable->rule);
 }
 
 void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size) {

@@ -2,6 +2,7 @@
 #include "agent/log.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -60,7 +61,7 @@ void rp_warn(const char *format, ...) {
 
 void rp_log_flush(void) {
   int saved = errno;
-  char line[2048];
+  char line[PIPE_BUF]; /* one write of this size is not mixed with others */
   size_t used = 0;
   pthread_mutex_lock(&lock);
   bool print = count > 0 && !printed;

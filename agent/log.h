@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 #define RP_LOG_WARNINGS 32
-#define RP_LOG_TEXT 320
+#define RP_LOG_TEXT 2048
 
 /** Switches verbose lines on. Before threads start. */
 void rp_log_set_verbose(bool verbose);

@@ -8,6 +8,10 @@
 #include "agent/config.h"
 #include "agent/plan_command.h"
 
+/* The agent's own default and bound (RECVPOOL_SLACK). */
+#define DEFAULT_SLACK 2
+#define MOST_SLACK 1024
+
 enum {
   OPT_SCHEDULE = 256,
   OPT_LOWERED,
@@ -69,7 +73,7 @@ static int print_help(void) {
        "--schedule)\n\n"
        "  --buffer-bytes SIZE  bytes of a tensor passed between stages, such as 436MiB; once per tensor\n"
        "  --tensor SHAPE:TYPE  the same from a shape, such as 2x2048x7168:bf16\n"
-       "  --slack K            slots beyond the depth, so that a receive can be posted without waiting [0]\n"
+       "  --slack K            slots beyond the depth, so that a receive can be posted without waiting [2]\n"
        "  --receive-ahead A    receives posted this many places early [0]\n"
        "  --granularity WHO    which buffers share slots: stage, direction or rank [stage]\n"
        "  --mixed-sizes        a slot may hold buffers of its size or smaller\n"
@@ -175,7 +179,7 @@ static int take_number(struct rp_plan_arguments *a, int option, const char *valu
   default:
     break;
   }
-  if (!parse_int(value, 0, 1 << 20, &number)) return wrong(option, value, "0 to 1048576");
+  if (!parse_int(value, 0, MOST_SLACK, &number)) return wrong(option, value, "0 to 1024");
   *(option == OPT_SLACK ? &a->options.slack : &a->options.receive_ahead) = (uint32_t)number;
   return -1;
 }
@@ -261,6 +265,7 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
 
 int rp_plan_take_arguments(int argc, char **argv, struct rp_plan_arguments *out) {
   *out = (struct rp_plan_arguments){.options = RP_PLAN_OPTIONS_INIT, .stage = -1, .replicas = 1};
+  out->options.slack = DEFAULT_SLACK;
   for (;;) {
     int before = optind;
     int option = getopt_long(argc, argv, ":h", options, NULL);

@@ -205,5 +205,7 @@ void rp__channels_fini(struct rp_tracker *tracker) {
   for (size_t i = 0; i < tracker->channel_count; i++)
     free(tracker->channels[i].public.lifetimes);
   free(tracker->channels);
+  tracker->channels = NULL;
+  tracker->channel_count = tracker->channel_capacity = 0;
   forget_grouping(&tracker->cache);
 }

@@ -8,13 +8,6 @@
 #define SIMILAR_NUMERATOR 1
 #define SIMILAR_DENOMINATOR 2
 
-/** Which evidence one attempt uses. */
-struct attempt {
-  bool readers;    /**< what reads the buffer */
-  bool order;      /**< allocation order */
-  bool companions; /**< weights named beside it */
-};
-
 struct work {
   const struct rp_life *lives;
   size_t count;
@@ -115,12 +108,82 @@ static bool names_companion(const struct rp_life *life, uint64_t serial) {
   return false;
 }
 
-/* How many lives of group `label` name allocation `serial`. */
-static uint32_t companion_uses(const struct work *work, uint32_t label, uint64_t serial) {
+static bool is_old(const struct work *work, uint64_t serial) {
+  return serial <= work->hints->old_allocation_serial;
+}
+
+static uint32_t uses_of(const struct work *work, uint64_t serial) {
   uint32_t uses = 0;
   for (size_t i = 0; i < work->count; i++)
-    uses += work->label[i] == label && names_companion(&work->lives[i], serial);
+    uses += names_companion(&work->lives[i], serial);
   return uses;
+}
+
+/* Whether no life that names `serial` has a part yet. */
+static bool is_free(const struct work *work, uint64_t serial) {
+  for (size_t i = 0; i < work->count; i++)
+    if (work->scratch[i] != UINT32_MAX && names_companion(&work->lives[i], serial)) return false;
+  return true;
+}
+
+/* The old companion of `life` that most lives name, all of them without a part yet; 0 if there is none. */
+static uint64_t best_weight(const struct work *work, const struct rp_life *life) {
+  uint64_t best = 0;
+  uint32_t best_uses = 1;
+  for (uint16_t k = 0; k < life->companions.count; k++) {
+    uint64_t serial = life->companions.key[k];
+    uint32_t uses = is_old(work, serial) && is_free(work, serial) ? uses_of(work, serial) : 0;
+    if (uses > best_uses) {
+      best = serial;
+      best_uses = uses;
+    }
+  }
+  return best;
+}
+
+/* Parts all lives (scratch = part) so that each part has a weight which all its lives name and no other life
+ * does, beginning with weight `serial`. Number of parts, 0 if it does not come out. */
+static uint32_t part_by_weights(struct work *work, uint64_t serial) {
+  uint32_t parts = 0;
+  for (size_t i = 0; i < work->count; i++)
+    work->scratch[i] = UINT32_MAX;
+  for (size_t i = 0; i < work->count; i++) {
+    if (work->scratch[i] != UINT32_MAX) continue;
+    serial = parts ? best_weight(work, &work->lives[i]) : serial;
+    if (!serial) return 0;
+    for (size_t j = i; j < work->count; j++)
+      if (names_companion(&work->lives[j], serial)) work->scratch[j] = parts;
+    parts++;
+  }
+  return parts;
+}
+
+/* Whether parts follow each other in blocks of receives; scratch memory that is reused in turn alternates. */
+static bool parts_come_in_blocks(const struct work *work) {
+  uint32_t blocks = 0;
+  for (size_t i = 0; i < work->count; i++) {
+    size_t before = i;
+    while (before-- > 0)
+      if (work->family[before] == work->family[i] && work->reader[before] == work->reader[i]) break;
+    blocks += before == SIZE_MAX || work->scratch[before] != work->scratch[i];
+  }
+  return 2 * work->count >= 3 * blocks;
+}
+
+/* ---- attempts ---- */
+
+/* Groups of lives that agree in family and, if asked, in readers and in part (scratch). */
+static uint32_t label_by_class(struct work *work, bool readers, bool parts) {
+  uint32_t groups = 0;
+  for (size_t i = 0; i < work->count; i++) {
+    size_t j = 0;
+    while (j < i &&
+           !(work->family[j] == work->family[i] && (!readers || work->reader[j] == work->reader[i]) &&
+             (!parts || work->scratch[j] == work->scratch[i])))
+      j++;
+    work->label[i] = j < i ? work->label[j] : groups++;
+  }
+  return groups;
 }
 
 static uint32_t group_size(const struct work *work, uint32_t label) {
@@ -130,66 +193,6 @@ static uint32_t group_size(const struct work *work, uint32_t label) {
   return size;
 }
 
-/* Whether splitting group `label` into those that name `serial` and the others follows blocks of neighbours;
- * scratch memory reused in turn would alternate receive by receive. */
-static bool splits_in_blocks(const struct work *work, uint32_t label, uint64_t serial, uint32_t size) {
-  uint32_t blocks = 0;
-  int last = -1;
-  for (size_t i = 0; i < work->count; i++) {
-    if (work->label[i] != label) continue;
-    int names = names_companion(&work->lives[i], serial);
-    blocks += names != last;
-    last = names;
-  }
-  return 2 * size >= 3 * blocks;
-}
-
-/* Takes the lives that name `serial` out of group `label` into group `fresh`. */
-static void split_off(struct work *work, uint32_t label, uint64_t serial, uint32_t fresh) {
-  for (size_t i = 0; i < work->count; i++)
-    if (work->label[i] == label && names_companion(&work->lives[i], serial)) work->label[i] = fresh;
-}
-
-/* Finds a weight that only a part of group `label` names, and splits by it. */
-static bool split_by_companion(struct work *work, uint32_t label, uint32_t fresh) {
-  uint32_t size = group_size(work, label);
-  for (size_t i = 0; i < work->count; i++) {
-    if (work->label[i] != label) continue;
-    const struct rp_key_set *set = &work->lives[i].companions;
-    for (uint16_t k = 0; k < set->count; k++) {
-      if (set->key[k] > work->hints->old_allocation_serial) continue;
-      uint32_t uses = companion_uses(work, label, set->key[k]);
-      if (uses < 2 || uses + 2 > size || size % uses || !splits_in_blocks(work, label, set->key[k], size))
-        continue;
-      split_off(work, label, set->key[k], fresh);
-      return true;
-    }
-  }
-  return false;
-}
-
-/* ---- attempts ---- */
-
-static uint32_t label_by_class(struct work *work, bool readers) {
-  uint32_t groups = 0;
-  for (size_t i = 0; i < work->count; i++) {
-    size_t j = 0;
-    while (j < i && !(work->family[j] == work->family[i] && (!readers || work->reader[j] == work->reader[i])))
-      j++;
-    work->label[i] = j < i ? work->label[j] : groups++;
-  }
-  return groups;
-}
-
-static uint32_t label_attempt(struct work *work, const struct attempt *attempt) {
-  uint32_t groups =
-      attempt->order ? label_runs(work, attempt->readers) : label_by_class(work, attempt->readers);
-  for (uint32_t label = 0; attempt->companions && label < groups; label++)
-    while (split_by_companion(work, label, groups))
-      groups++;
-  return groups;
-}
-
 static bool is_even(const struct work *work, uint32_t groups) {
   uint32_t first = group_size(work, 0);
   for (uint32_t label = 1; label < groups; label++)
@@ -197,22 +200,29 @@ static bool is_even(const struct work *work, uint32_t groups) {
   return true;
 }
 
-/* The finest even partition by the strongest evidence; without any, peer and size alone. */
-static uint32_t label_groups(struct work *work) {
-  static const struct attempt attempts[] = {
-      {.readers = true, .order = true},
-      {.order = true},
-      {.readers = true, .companions = true},
-      {.readers = true},
-      {.companions = true},
-  };
-  for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++) {
-    if (attempts[i].order && !work->order_known) continue;
-    uint32_t groups = label_attempt(work, &attempts[i]);
+/* Stages by their weights, if every receive of the step has one of at least two; 0 groups otherwise. */
+static uint32_t label_by_weights(struct work *work) {
+  const struct rp_key_set *set = &work->lives[0].companions;
+  for (uint16_t k = 0; k < set->count; k++) {
+    if (!is_old(work, set->key[k]) || uses_of(work, set->key[k]) < 2) continue;
+    uint32_t parts = part_by_weights(work, set->key[k]);
+    if (parts < 2 || !parts_come_in_blocks(work)) continue;
+    uint32_t groups = label_by_class(work, true, true);
     if (is_even(work, groups)) return groups;
   }
+  return 0;
+}
+
+/* The finest even partition by the strongest evidence; without any, peer and size alone. */
+static uint32_t label_groups(struct work *work) {
+  uint32_t groups;
+  for (int readers = 1; work->order_known && readers >= 0; readers--)
+    if (is_even(work, groups = label_runs(work, readers))) return groups;
+  if ((groups = label_by_weights(work))) return groups;
+  if (is_even(work, groups = label_by_class(work, true, false))) return groups;
+  if (is_even(work, groups = label_by_class(work, false, false))) return groups;
   /* Uneven, e.g. one direction broke off: directions are still worth telling apart. */
-  return label_by_class(work, true);
+  return label_by_class(work, true, false);
 }
 
 /* ---- directions ---- */
@@ -261,23 +271,27 @@ static void set_directions(const struct work *work, struct rp_grouping *out, con
 
 /* ---- stages ---- */
 
-/* How many groups' first lives name allocation `serial`. */
-static size_t groups_naming(const struct work *work, const size_t *first, size_t groups, uint64_t serial) {
-  size_t naming = 0;
-  for (size_t g = 0; g < groups; g++)
-    naming += names_companion(&work->lives[first[g]], serial);
-  return naming;
+/* Whether every life of group `g` names allocation `serial`. */
+static bool group_names(const struct work *work, uint32_t g, uint64_t serial) {
+  for (size_t i = 0; i < work->count; i++)
+    if (work->label[i] == g && !names_companion(&work->lives[i], serial)) return false;
+  return true;
 }
 
-/* A weight that both groups name, and no third one (that would be a common workspace): they belong to one
- * stage. */
+/* A weight that all lives of both groups name, and of no third group (that would be a common workspace): the
+ * groups belong to one stage. */
 static bool share_weights(const struct work *work, const size_t *first, size_t groups, size_t a, size_t b) {
   const struct rp_key_set *set = &work->lives[first[a]].companions;
-  for (uint16_t k = 0; k < set->count; k++)
-    if (set->key[k] <= work->hints->old_allocation_serial &&
-        names_companion(&work->lives[first[b]], set->key[k]) &&
-        groups_naming(work, first, groups, set->key[k]) == 2)
-      return true;
+  for (uint16_t k = 0; k < set->count; k++) {
+    uint64_t serial = set->key[k];
+    if (!is_old(work, serial) || !names_companion(&work->lives[first[b]], serial) ||
+        !group_names(work, (uint32_t)a, serial) || !group_names(work, (uint32_t)b, serial))
+      continue;
+    size_t naming = 0;
+    for (size_t g = 0; g < groups; g++)
+      naming += group_names(work, (uint32_t)g, serial);
+    if (naming == 2) return true;
+  }
   return false;
 }
 

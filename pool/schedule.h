@@ -82,8 +82,18 @@ rp_status rp_schedule_parse(const char *text, size_t length, struct rp_schedule 
  * NUL. */
 rp_status rp_schedule_print(const struct rp_schedule *schedule, char **text, size_t *length);
 
-/** Adds transfers by the rules of torch's lowering. No-op on a lowered schedule. */
+/** How a version of torch completes a compute-only schedule. */
+enum rp_lowering {
+  RP_LOWERING_TORCH_2_6,  /**< 2.6 to 2.9: parameters gathered and freed, transfers */
+  RP_LOWERING_TORCH_2_10, /**< 2.10 to 2.14: and REDUCE_GRAD */
+  RP_LOWERING_TORCH_2_15, /**< and WAIT_SEND_F, WAIT_SEND_B, WAIT_REDUCE_GRAD */
+};
+
+/** Adds transfers by the rules of torch's lowering, 2.10 to 2.14. No-op on a lowered schedule. */
 rp_status rp_schedule_lower(struct rp_schedule *schedule, struct rp_schedule_error *error);
+/** The same by the rules of a stated version. */
+rp_status rp_schedule_lower_as(struct rp_schedule *schedule, enum rp_lowering lowering,
+                               struct rp_schedule_error *error);
 
 /** Refuses what cannot be run: a receive without its send, a backward without its forward, a microbatch
  * twice, a cycle. */

@@ -10,21 +10,22 @@
  * ---------------------------------------------------------------------------------------------- */
 
 static void append_reductions(struct rp__row *to, const struct rp_action *unit, size_t length,
-                              int32_t *backwards, int32_t microbatches) {
+                              int32_t *backwards, int32_t microbatches, bool waits) {
   for (size_t i = 0; i < length; i++) {
     bool ends = unit[i].kind == RP_ACTION_BACKWARD || unit[i].kind == RP_ACTION_BACKWARD_WEIGHT;
-    if (ends && ++backwards[unit[i].stage] == microbatches)
-      rp__row_push(to, RP_ACTION_REDUCE_GRAD, unit[i].stage, -1, 0);
+    if (!ends || ++backwards[unit[i].stage] != microbatches) continue;
+    rp__row_push(to, RP_ACTION_REDUCE_GRAD, unit[i].stage, -1, 0);
+    if (waits) rp__row_push(to, RP_ACTION_WAIT_REDUCE_GRAD, unit[i].stage, -1, 0);
   }
 }
 
 static void add_reduce_grad(const struct rp__row *from, struct rp__row *to, int32_t *backwards,
-                            int32_t microbatches) {
+                            int32_t microbatches, bool waits) {
   struct rp_rank_schedule row = {from->actions, from->count};
   for (size_t i = 0, length; i < row.count; i += length) {
     length = rp__unit_length(&row, i);
     rp__row_append(to, row.actions + i, length);
-    append_reductions(to, row.actions + i, length, backwards, microbatches);
+    append_reductions(to, row.actions + i, length, backwards, microbatches, waits);
   }
   to->failed |= from->failed;
 }
@@ -157,15 +158,20 @@ static rp_status add_transfers(struct rp_schedule *schedule, const struct rp__ro
  * ----------------------------------------------------------------------------------------------- */
 
 /* Rows with everything but the transfers, or NULL without memory. */
-static struct rp__row *local_passes(const struct rp_schedule *schedule) {
+static struct rp__row *local_passes(const struct rp_schedule *schedule, enum rp_lowering lowering) {
   struct rp__row *rows = calloc((size_t)schedule->ranks, sizeof(*rows));
   int32_t *backwards = calloc((size_t)schedule->stages, sizeof(*backwards));
   bool failed = !rows || !backwards;
   for (int32_t r = 0; !failed && r < schedule->ranks; r++) {
     struct rp__row sharded = {0};
-    rp__add_unshard_reshard(schedule, r, &sharded);
-    add_reduce_grad(&sharded, &rows[r], backwards, schedule->microbatches);
-    free(sharded.actions);
+    rp__add_unshard_reshard(schedule, r, lowering >= RP_LOWERING_TORCH_2_15, &sharded);
+    if (lowering >= RP_LOWERING_TORCH_2_10) {
+      add_reduce_grad(&sharded, &rows[r], backwards, schedule->microbatches,
+                      lowering >= RP_LOWERING_TORCH_2_15);
+      free(sharded.actions);
+    } else {
+      rows[r] = sharded;
+    }
     failed = rows[r].failed;
   }
   free(backwards);
@@ -174,16 +180,36 @@ static struct rp__row *local_passes(const struct rp_schedule *schedule) {
   return NULL;
 }
 
-rp_status rp_schedule_lower(struct rp_schedule *schedule, struct rp_schedule_error *error) {
+/* torch 2.15 states for each send where it is waited for. */
+static rp_status add_waits(struct rp_schedule *schedule) {
+  struct rp__row *rows = calloc((size_t)schedule->ranks, sizeof(*rows));
+  uint8_t *pending = calloc((size_t)schedule->stages * (size_t)schedule->microbatches, 1);
+  if (!rows || !pending) {
+    free(rows);
+    free(pending);
+    return RP_ERROR_NO_MEMORY;
+  }
+  for (int32_t r = 0; r < schedule->ranks; r++)
+    rp__add_wait_send(schedule, &schedule->rank[r], pending, &rows[r]);
+  free(pending);
+  return rp__schedule_take_rows(schedule, rows);
+}
+
+rp_status rp_schedule_lower_as(struct rp_schedule *schedule, enum rp_lowering lowering,
+                               struct rp_schedule_error *error) {
   if (schedule->lowered) return RP_OK;
   rp_status status = rp__schedule_check_compute(schedule, error);
   if (status) return status;
-  struct rp__row *rows = local_passes(schedule);
-  if (!rows)
-    return rp__schedule_fail(error, RP_ERROR_NO_MEMORY, SIZE_MAX, SIZE_MAX, NULL,
-                             "not enough memory to lower");
-  status = add_transfers(schedule, rows, error);
-  rp__rows_free(rows, schedule->ranks);
+  struct rp__row *rows = local_passes(schedule, lowering);
+  status = rows ? add_transfers(schedule, rows, error) : RP_ERROR_NO_MEMORY;
+  rp__rows_free(rows, rows ? schedule->ranks : 0);
+  if (!status && lowering >= RP_LOWERING_TORCH_2_15) status = add_waits(schedule);
   if (!status) schedule->lowered = true;
+  if (status == RP_ERROR_NO_MEMORY)
+    rp__schedule_fail(error, status, SIZE_MAX, SIZE_MAX, NULL, "not enough memory to lower");
   return status;
+}
+
+rp_status rp_schedule_lower(struct rp_schedule *schedule, struct rp_schedule_error *error) {
+  return rp_schedule_lower_as(schedule, RP_LOWERING_TORCH_2_10, error);
 }

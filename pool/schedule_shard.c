@@ -41,6 +41,21 @@ static void set_place(struct int_set *set, int32_t value) {
   }
 }
 
+/* As a list: at the end, after closing the gaps if there is no room. */
+static bool list_add(struct int_set *set, int32_t value) {
+  if (set->fill == set->mask + 1) {
+    struct int_set old = *set;
+    if (!set_reset(set, old.used * 2 >= old.fill ? (old.mask + 1) * 2 : old.mask + 1)) return false;
+    for (size_t i = 0; i < old.fill; i++)
+      if (old.slot[i] >= 0) set->slot[set->fill++] = old.slot[i];
+    set->used = set->fill;
+    free(old.slot);
+  }
+  set->slot[set->fill++] = value;
+  set->used++;
+  return true;
+}
+
 static bool set_add(struct int_set *set, int32_t value) {
   set_place(set, value);
   if (set->fill * 5 < set->mask * 3) return true;
@@ -147,7 +162,8 @@ static bool lookahead_init(const struct rp_schedule *schedule, const struct rp_r
 
 struct shard {
   struct rp__row *to;
-  struct int_set active;
+  struct int_set active; /* oldest_first: slots are filled from the front and never reused */
+  bool oldest_first;
   size_t *wanted; /* [stages] unit + 1 that last wanted the stage */
   bool *gathered; /* [stages] */
 };
@@ -170,7 +186,8 @@ static void before_unit(struct shard *p, const int32_t *next, size_t count, size
   for (size_t i = 0; i < count; i++) {
     if (p->gathered[next[i]]) continue;
     p->gathered[next[i]] = true;
-    if (!set_add(&p->active, next[i])) p->to->failed = true;
+    if (!(p->oldest_first ? list_add(&p->active, next[i]) : set_add(&p->active, next[i])))
+      p->to->failed = true;
     rp__row_push(p->to, RP_ACTION_UNSHARD, next[i], -1, 0);
   }
 }
@@ -186,10 +203,11 @@ static void shard_row(struct shard *p, const struct rp_rank_schedule *row, const
   evict_unwanted(p, now + 1);
 }
 
-void rp__add_unshard_reshard(const struct rp_schedule *schedule, int32_t rank, struct rp__row *to) {
+void rp__add_unshard_reshard(const struct rp_schedule *schedule, int32_t rank, bool oldest_first,
+                             struct rp__row *to) {
   const struct rp_rank_schedule *row = &schedule->rank[rank];
   struct lookahead ahead = {0};
-  struct shard p = {.to = to};
+  struct shard p = {.to = to, .oldest_first = oldest_first};
   p.wanted = calloc((size_t)schedule->stages, sizeof(*p.wanted));
   p.gathered = calloc((size_t)schedule->stages, sizeof(*p.gathered));
   if (p.wanted && p.gathered && set_reset(&p.active, 8) && lookahead_init(schedule, row, &ahead))

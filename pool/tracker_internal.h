@@ -124,6 +124,7 @@ struct rp_tracker {
   bool any_freed;             /**< buffers are freed after use: steps are told by the period */
   size_t period;              /**< receives per step once locked (just in time) */
   size_t next_period_attempt; /**< list length at which to look for the period again */
+  bool phase_lost;            /**< the history does not begin with a step */
   uint64_t *template_symbols; /**< of the locked step, to notice when the pattern breaks */
   uint64_t frees_of_buffers;
 
@@ -163,6 +164,7 @@ size_t rp__jit_period(const struct rp_life_list *list, bool final);
  * RP_ERROR_NO_MEMORY the step is not counted. */
 rp_status rp__channels_take_step(struct rp_tracker *tracker, uint64_t number, struct rp_life *lives,
                                  size_t count, bool just_in_time);
+/** Forgets all channels and frees what they own. */
 void rp__channels_fini(struct rp_tracker *tracker);
 
 /* decision.c */

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/** Receives to see before a period is believed while the process runs. */
+#define ONLINE_RECEIVES 512u
+
 struct rp_step *rp__step_get(const struct rp_tracker *tracker, uint64_t number) {
   for (size_t i = 0; i < RP_OPEN_STEPS; i++)
     if (tracker->steps[i].in_use && tracker->steps[i].number == number)
@@ -77,7 +80,8 @@ static rp_status append(struct rp_tracker *tracker, struct rp_step *step, const 
   if (list->count >= tracker->options.max_history) {
     size_t half = list->count / 2;
     tracker->lifetimes_dropped += half;
-    tracker->period = 0; /* the phase is lost with the history */
+    tracker->period = 0;
+    tracker->phase_lost = true;
     drop_front(tracker, step, half);
   }
   if (list->count == list->capacity) {
@@ -169,14 +173,33 @@ static bool front_is_closed(const struct rp_life_list *list, size_t count) {
   return true;
 }
 
+/* The pattern broke: what was learned is void, and where the next step begins is not known. */
+static void unlearn(struct rp_tracker *tracker) {
+  tracker->period = 0;
+  tracker->phase_lost = true;
+  tracker->next_period_attempt = 0;
+  tracker->steps_complete = 0;
+  rp__channels_fini(tracker);
+}
+
+/* Begins a step where the process did most between two receives: that is where the optimizer runs. */
+static void find_phase(struct rp_tracker *tracker, struct rp_step *step) {
+  const struct rp_life *lives = step->list.lives;
+  size_t begin = 1;
+  for (size_t i = 2; i <= tracker->period && i < step->list.count; i++)
+    if (lives[i].operations - lives[i - 1].operations > lives[begin].operations - lives[begin - 1].operations)
+      begin = i;
+  tracker->phase_lost = false;
+  drop_front(tracker, step, begin);
+}
+
 /* Hands over the steps at the front of the history that are complete. */
 static void take_periods(struct rp_tracker *tracker, struct rp_step *step, bool final) {
   while (tracker->period && step->list.count >= tracker->period &&
          front_is_closed(&step->list, tracker->period)) {
     size_t period = tracker->period;
     if (!final && tracker->steps_complete && !front_matches(tracker, &step->list)) {
-      tracker->period = 0; /* the pattern broke: learn it anew */
-      tracker->next_period_attempt = 0;
+      unlearn(tracker);
       return;
     }
     if (rp__channels_take_step(tracker, tracker->steps_complete, step->list.lives, period, true) == RP_OK)
@@ -190,9 +213,15 @@ static void take_periods(struct rp_tracker *tracker, struct rp_step *step, bool 
 static void advance_just_in_time(struct rp_tracker *tracker, bool final) {
   struct rp_step *step = rp__step_get(tracker, tracker->current_step);
   if (!step) return;
-  if (!tracker->period && (final || step->list.count >= tracker->next_period_attempt)) {
+  /* The steady part of a long step repeats too: online, look at more than one step's worth before believing
+   * it. */
+  size_t enough =
+      tracker->options.max_history / 2 < ONLINE_RECEIVES ? tracker->options.max_history / 2 : ONLINE_RECEIVES;
+  bool look = step->list.count >= enough && step->list.count >= tracker->next_period_attempt;
+  if (!tracker->period && (final || look)) {
     tracker->period = rp__jit_period(&step->list, final);
     tracker->next_period_attempt = step->list.count + step->list.count / 4 + 4;
+    if (tracker->period && tracker->phase_lost) find_phase(tracker, step);
     if (tracker->period) remember_template(tracker, &step->list);
   }
   take_periods(tracker, step, final);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds recvpool, trains a small pipeline-parallel model on the simulated device with the agent attached, and shows what
-# the agent found. Options go to the trainer, for example:
+# Builds recvpool, trains a small pipeline-parallel model (4 stages, 16 microbatches, 1F1B) on the simulated device with the
+# agent attached, and shows what the agent found. Options go to the trainer, for example:
 #   tests/demo.sh --schedule gpipe
 #   tests/demo.sh --allocation just_in_time
 set -u
@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/packages.sh
 
 build=build/default
-reports=$PWD/$build/demo-reports
+reports=$build/demo-reports
 log=$build/demo-build.log
 mkdir -p "$build"
 read -ra options <<<"${RECVPOOL_CMAKE_OPTIONS:-}"
@@ -22,7 +22,7 @@ rm -rf "$reports"
 recvpool=$build/agent/recvpool
 # The simulated CUDA driver, runtime, CUPTI and NCCL take the place of the real ones.
 export LD_LIBRARY_PATH=$PWD/$build/simlib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-train=("$build/tests/trainer/rp_trainer" --stages 4 --microbatches 16 --schedule 1f1b --steps 4 --message-bytes 1MiB "$@")
+train=("$build/tests/trainer/rp_trainer" --stages 4 --microbatches 16 --steps 4 --message-bytes 1MiB "$@")
 echo "\$ recvpool run --report-dir $reports -- rp_trainer ${train[*]:1}"
 "$recvpool" run --report-dir "$reports" -- "${train[@]}"
 status=$?

@@ -206,6 +206,8 @@ class Truth(Base):
     def test_buffers(self):
         for channel in self.truth_channels("-S", 3, "-N", 8, "--message-bytes", 4096).values():
             self.assertEqual((channel["buffers"], channel["bytes"]), (8, 4096))
+        for channel in self.truth_channels("-S", 3, "-N", 8, "-a", "just_in_time").values():
+            self.assertEqual(channel["receives_per_step"], [8, 8, 8])
 
     def test_lifetimes_are_complete_and_ordered(self):
         for args in (["-S", 2, "-N", 4], ["-S", 2, "-N", 4, "--recompute", "-a", "just_in_time"],

@@ -21,8 +21,8 @@ struct lifetime {
 /** All receives of one stage and direction over the whole run. */
 struct channel {
   struct rp_truth_receive sample;
-  json_t *depths;
-  uint64_t *addresses; /**< distinct ones */
+  json_t *depths, *receives; /**< per step */
+  uint64_t *addresses;       /**< distinct ones */
   size_t address_count;
   struct channel *next;
 };
@@ -111,6 +111,7 @@ static struct channel *channel_of(struct rp_truth *truth, const struct rp_truth_
     if (*link == NULL) rp_die("no memory");
     (*link)->sample = *receive;
     (*link)->depths = json_array();
+    (*link)->receives = json_array();
   }
   return *link;
 }
@@ -140,14 +141,23 @@ static int depth_of(const struct rp_truth *truth, const struct channel *channel)
   return depth;
 }
 
+static int receives_of(const struct rp_truth *truth, const struct channel *channel) {
+  int receives = 0;
+  for (size_t i = 0; i < truth->count; i++)
+    receives += same_channel(&truth->lifetimes[i].receive, &channel->sample);
+  return receives;
+}
+
 void rp_truth_end_step(struct rp_truth *truth, int32_t step) {
   if (truth->file != NULL) {
     for (size_t i = 0; i < truth->count; i++) {
       write_lifetime(truth, &truth->lifetimes[i], step);
       note_address(channel_of(truth, &truth->lifetimes[i].receive), truth->lifetimes[i].receive.address);
     }
-    for (struct channel *c = truth->channels; c != NULL; c = c->next)
+    for (struct channel *c = truth->channels; c != NULL; c = c->next) {
       json_array_append_new(c->depths, json_integer(depth_of(truth, c)));
+      json_array_append_new(c->receives, json_integer(receives_of(truth, c)));
+    }
     fflush(truth->file);
   }
   truth->count = 0;
@@ -166,13 +176,14 @@ static void write_summary(struct rp_truth *truth, const void *communicator) {
 void rp_truth_destroy(struct rp_truth *truth, const void *communicator) {
   while (truth->channels != NULL) {
     struct channel *c = truth->channels;
-    write_line(truth,
-               json_pack("{ss,si,si,ss,si,si,sI,sO}", "type", "channel", "stage", c->sample.stage,
-                         "stage_ordinal", c->sample.stage_ordinal, "direction", direction_name(&c->sample),
-                         "peer", c->sample.peer, "buffers", (int)c->address_count, "bytes",
-                         (json_int_t)c->sample.bytes, "depth_per_step", c->depths));
+    write_line(truth, json_pack("{ss,si,si,ss,si,si,sI,sO,sO}", "type", "channel", "stage", c->sample.stage,
+                                "stage_ordinal", c->sample.stage_ordinal, "direction",
+                                direction_name(&c->sample), "peer", c->sample.peer, "buffers",
+                                (int)c->address_count, "bytes", (json_int_t)c->sample.bytes, "depth_per_step",
+                                c->depths, "receives_per_step", c->receives));
     truth->channels = c->next;
     json_decref(c->depths);
+    json_decref(c->receives);
     free(c->addresses);
     free(c);
   }

@@ -233,22 +233,49 @@ static void history_is_bounded(void **state) {
   rp_snapshot_fini(&snapshot);
 }
 
+static void use_once(struct feed *feed) {
+  alloc(feed, A, SIZE);
+  receive(feed, A, SIZE);
+  use(feed, A);
+  release(feed, A);
+}
+
+/* Three microbatches a step, then five: the report ends up with the five, steps beginning after the
+ * optimizer. */
 static void a_broken_period_is_learned_anew(void **state) {
   (void)state;
   struct feed feed = start(0);
-  for (int step = 0; step < 60; step++) {
-    int microbatches = step < 20 ? 3 : 5;
-    for (int mb = 0; mb < microbatches; mb++) {
-      alloc(&feed, A, SIZE);
-      receive(&feed, A, SIZE);
-      use(&feed, A);
-      release(&feed, A);
+  for (int step = 0; step < 800; step++) {
+    for (int mb = 0; mb < (step < 400 ? 3 : 5); mb++)
+      use_once(&feed);
+    feed.operations += 7;
+  }
+  struct rp_snapshot snapshot = finish(&feed);
+  assert_int_equal(snapshot.channel_count, 1);
+  assert_int_equal(snapshot.channels[0].buffers, 5);
+  assert_int_equal(snapshot.channels[0].reason, RP_REASON_JUST_IN_TIME);
+  const struct rp_lifetime *lifetimes = snapshot.channels[0].lifetimes;
+  assert_true(snapshot.steps_complete > 300);
+  for (int mb = 1; mb < 5; mb++) /* one use, then the next receive: no optimizer inside the step */
+    assert_int_equal(lifetimes[mb].posted_seq - lifetimes[mb - 1].posted_seq, 4);
+  rp_snapshot_fini(&snapshot);
+}
+
+/* A step whose steady part repeats more often than a period needs to be believed. */
+static void a_long_steady_part_is_no_step(void **state) {
+  (void)state;
+  struct feed feed = start(0);
+  for (int step = 0; step < 12; step++) {
+    for (int pair = 0; pair < 40; pair++) {
+      use_once(&feed);
+      feed.operations += 2;
+      use_once(&feed);
     }
     feed.operations += 7;
   }
   struct rp_snapshot snapshot = finish(&feed);
-  assert_int_equal(snapshot.channels[0].buffers, 5);
-  assert_int_equal(snapshot.channels[0].reason, RP_REASON_JUST_IN_TIME);
+  assert_int_equal(snapshot.channels[0].buffers, 80);
+  assert_int_equal(snapshot.steps_complete, 12);
   rp_snapshot_fini(&snapshot);
 }
 
@@ -298,6 +325,7 @@ int main(void) {
                                      cmocka_unit_test(reused_addresses_are_new_buffers),
                                      cmocka_unit_test(history_is_bounded),
                                      cmocka_unit_test(a_broken_period_is_learned_anew),
+                                     cmocka_unit_test(a_long_steady_part_is_no_step),
                                      cmocka_unit_test(foreign_records_are_refused),
                                      cmocka_unit_test(buffers_are_bounded)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,10 @@ struct model {
   const struct model_options *options;
   int32_t rank;
   uint64_t seq, operations, heap;
-  uint64_t weight[MAX_STAGES][4]; /* W1, W2, gradients of both */
+  uint64_t weight[MAX_STAGES][4];                  /* W1, W2, gradients of both */
+  uint64_t scratch[MAX_STAGES * MAX_MICROBATCHES]; /* saved activations: free ones, last in first out */
+  size_t scratch_count;
+  uint64_t saved[MAX_STAGES][MAX_MICROBATCHES];
   struct buffer forward[MAX_STAGES][MAX_MICROBATCHES], backward[MAX_STAGES][MAX_MICROBATCHES];
   bool weight_half_done[MAX_STAGES][MAX_MICROBATCHES];
 };
@@ -71,10 +74,11 @@ static void release(struct model *model, struct buffer *buffer) {
 
 static void forward(struct model *model, int32_t stage, int32_t mb) {
   struct buffer *x = &model->forward[stage][mb];
-  uint64_t scratch = model->weight[stage][0] + 4096; /* not an allocation */
+  uint64_t scratch = model->scratch[--model->scratch_count];
+  model->saved[stage][mb] = scratch;
   launch(model, x, CHECK, 0, 0, 0);
   launch(model, x, FORWARD_1, 0, model->weight[stage][0], scratch);
-  launch(model, x, FORWARD_2, 16, model->weight[stage][1], 0);
+  launch(model, x, FORWARD_2, 16, model->weight[stage][1], scratch);
 }
 
 static void backward_input(struct model *model, int32_t stage, int32_t mb) {
@@ -84,7 +88,7 @@ static void backward_input(struct model *model, int32_t stage, int32_t mb) {
     launch(model, x, CHECK, 0, 0, 0);
     launch(model, x, FORWARD_1, 0, model->weight[stage][0], 0);
   }
-  launch(model, dy, INPUT_1, 0, model->weight[stage][1], 0);
+  launch(model, dy, INPUT_1, 0, model->weight[stage][1], model->saved[stage][mb]);
 }
 
 static void backward_weight(struct model *model, int32_t stage, int32_t mb) {
@@ -94,6 +98,7 @@ static void backward_weight(struct model *model, int32_t stage, int32_t mb) {
   launch(model, x, WEIGHT_1, 8, model->weight[stage][2], 0);
   release(model, x);
   release(model, dy);
+  model->scratch[model->scratch_count++] = model->saved[stage][mb];
 }
 
 static int32_t peer_of(const struct model *model, const struct rp_action *action) {
@@ -162,6 +167,10 @@ static void prepare(struct model *model) {
   for (int32_t s = 0; s < model->schedule->stages; s++)
     for (int w = 0; w < 4 && model->schedule->stage_rank[s] == model->rank; w++)
       model->weight[s][w] = allocate(model, 4096);
+  /* Enough for every microbatch of every stage, all older than the first receive: the worst case for telling
+   * weights. */
+  for (int i = 0; i < model->schedule->microbatches * model->schedule->stages; i++)
+    model->scratch[model->scratch_count++] = allocate(model, 4096);
   if (model->options->probes) {
     uint64_t probe = allocate(model, 512);
     emit(model, (struct rp_event){.kind = RP_EVENT_RECV, .address = probe, .bytes = 4, .peer = 3});

@@ -118,6 +118,10 @@ bool sim_engine_in_host_function(void);
 void sim_engine_set_in_host_function(bool inside);
 /** Seed of the jitter for streams made from now on; RPSIM_SEED until it is called. */
 void sim_engine_set_seed(uint64_t seed);
+/** Generator of a stream's delays: its start (0 = none) from the seed and the order in which the stream was
+ * made, and the next delay; about every second one is 0. */
+uint64_t sim_jitter_start(uint64_t seed, uint64_t order);
+uint32_t sim_jitter_next_ns(uint64_t *generator);
 
 /** Under engine_lock: the stream behind a handle (0 and the special ones included) of the current context. */
 CUresult sim_stream_resolve_locked(struct sim_context *context, CUstream handle, struct sim_stream **stream);
@@ -305,7 +309,8 @@ struct sim_range {
   uint64_t buffer_id;
   CUmemoryPool pool;
   unsigned host_flags;
-  bool freeing; /**< a cuMemFreeAsync is under way */
+  bool freeing;                 /**< a free is under way */
+  struct sim_range *next_owned; /**< while a context's ranges are collected */
 };
 
 struct sim_mapping {
@@ -320,6 +325,7 @@ bool sim_range_overlaps_locked(uintptr_t address, uint64_t size_bytes);
 bool sim_range_insert_locked(struct sim_range *range);
 void sim_range_remove_locked(struct sim_range *range);
 struct sim_mapping *sim_mapping_find_locked(uintptr_t address);
+bool sim_mapping_overlaps_locked(uintptr_t address, uint64_t size_bytes);
 bool sim_mapping_insert_locked(struct sim_mapping *mapping);
 void sim_mapping_remove_locked(struct sim_mapping *mapping);
 uint64_t sim_next_buffer_id(void);

@@ -1,6 +1,7 @@
 /* Owns the address maps (search trees of ranges that never overlap) and device allocations: cuMemAlloc and
  * its kin, the stream-ordered ones included. Freed addresses stay reserved and inaccessible; an allocation of
  * the same size may get them again, as with the driver. */
+#define _GNU_SOURCE
 #include "engine_internal.h"
 #include <search.h>
 #include <stdlib.h>
@@ -52,6 +53,10 @@ void sim_range_remove_locked(struct sim_range *range) {
 
 struct sim_mapping *sim_mapping_find_locked(uintptr_t address) {
   return find_span(&mappings, address, 1);
+}
+
+bool sim_mapping_overlaps_locked(uintptr_t address, uint64_t size_bytes) {
+  return find_span(&mappings, address, size_bytes) != NULL;
 }
 
 bool sim_mapping_insert_locked(struct sim_mapping *mapping) {
@@ -298,25 +303,31 @@ CUresult impl_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
 
 /* ---- end of a context, checks ---- */
 
-static _Thread_local struct sim_context *wanted_context;
-static _Thread_local struct sim_range *found_range;
+/* What one walk over the ranges collects. */
+struct owned_ranges {
+  const struct sim_context *context;
+  struct sim_range *first;
+};
 
-static void find_of_context(const void *node, VISIT visit, int depth) {
-  (void)depth;
+static void collect_owned(const void *node, VISIT visit, void *argument) {
+  struct owned_ranges *owned = argument;
   struct sim_range *range = *(struct sim_range *const *)node;
-  if ((visit == postorder || visit == leaf) && !found_range && range->context == wanted_context &&
-      is_device_allocation(range))
-    found_range = range;
+  if ((visit != postorder && visit != leaf) || range->context != owned->context ||
+      !is_device_allocation(range))
+    return;
+  range->next_owned = owned->first;
+  owned->first = range;
 }
 
 void sim_memory_forget_context(struct sim_context *context) {
+  struct owned_ranges owned = {.context = context};
   pthread_mutex_lock(&sim_memory_lock);
-  wanted_context = context;
-  do {
-    found_range = NULL;
-    twalk(ranges, find_of_context);
-    if (found_range) sim_memory_free_locked(found_range);
-  } while (found_range);
+  twalk_r(ranges, collect_owned, &owned);
+  while (owned.first) {
+    struct sim_range *range = owned.first;
+    owned.first = range->next_owned;
+    sim_memory_free_locked(range);
+  }
   pthread_mutex_unlock(&sim_memory_lock);
 }
 

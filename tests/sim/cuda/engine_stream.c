@@ -28,21 +28,29 @@ void sim_engine_set_seed(uint64_t value) {
   pthread_mutex_unlock(&sim_engine_lock);
 }
 
+uint64_t sim_jitter_start(uint64_t seed_value, uint64_t order) {
+  return seed_value ? mix(mix(seed_value) ^ order) | 1 : 0;
+}
+
+uint32_t sim_jitter_next_ns(uint64_t *generator) {
+  if (!*generator) return 0;
+  *generator = mix(*generator) | 1;
+  return (*generator >> 8) & 1 ? 0 : (uint32_t)((*generator >> 16) % JITTER_LIMIT_NS);
+}
+
 static uint64_t initial_jitter_locked(uint64_t order) {
   if (!seed_known) {
     const char *text = getenv("RPSIM_SEED");
     seed = text ? strtoull(text, NULL, 0) : 0;
     seed_known = true;
   }
-  return seed ? mix(mix(seed) ^ order) | 1 : 0;
+  return sim_jitter_start(seed, order);
 }
 
-/* Delays every second operation by up to JITTER_LIMIT_NS. */
 static void jitter(struct sim_stream *stream) {
-  if (!stream->jitter) return;
-  stream->jitter = mix(stream->jitter) | 1;
-  if ((stream->jitter >> 8) & 1) return;
-  struct timespec pause = {.tv_nsec = (long)((stream->jitter >> 16) % JITTER_LIMIT_NS)};
+  uint32_t delay_ns = sim_jitter_next_ns(&stream->jitter);
+  if (!delay_ns) return;
+  struct timespec pause = {.tv_nsec = delay_ns};
   nanosleep(&pause, NULL);
 }
 

@@ -82,22 +82,13 @@ CUresult impl_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignmen
   return CUDA_SUCCESS;
 }
 
-/* First mapping in [address, +size), or NULL. */
-static struct sim_mapping *first_mapping_locked(uintptr_t address, uint64_t size_bytes) {
-  for (uint64_t offset = 0; offset < size_bytes; offset += SIM_GRANULE_BYTES) {
-    struct sim_mapping *mapping = sim_mapping_find_locked(address + offset);
-    if (mapping) return mapping;
-  }
-  return NULL;
-}
-
 CUresult impl_cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   CUresult result = sim_engine_enter_process();
   if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&sim_memory_lock);
   struct sim_range *range = sim_range_find_locked(ptr);
   bool good = range && range->kind == SIM_RANGE_RESERVATION && range->span.base == ptr &&
-              range->span.size_bytes == size && !first_mapping_locked(ptr, size);
+              range->span.size_bytes == size && !sim_mapping_overlaps_locked(ptr, size);
   if (good) sim_range_remove_locked(range);
   pthread_mutex_unlock(&sim_memory_lock);
   if (!good) return CUDA_ERROR_INVALID_VALUE;
@@ -217,7 +208,7 @@ static CUresult map_locked(uintptr_t address, uint64_t size_bytes, CUmemGenericA
                            struct sim_mapping *mapping) {
   struct sim_physical *physical = find_handle_locked(handle);
   if (!physical || size_bytes > physical->size_bytes || !inside_reservation_locked(address, size_bytes) ||
-      first_mapping_locked(address, size_bytes))
+      sim_mapping_overlaps_locked(address, size_bytes))
     return CUDA_ERROR_INVALID_VALUE;
   *mapping = (struct sim_mapping){.span = {address, size_bytes}, .physical = physical};
   if (sim_physical_map(physical, address, size_bytes, false) != 0) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -61,6 +61,15 @@ CUpti_GraphData host_last_graph_data(CUpti_CallbackIdResource id) {
   return data;
 }
 
+static struct host_gate gates[HOST_GATES];
+static size_t gate_count;
+
+struct host_gate *host_gate_new(void) {
+  struct host_gate *gate = &gates[gate_count++];
+  *gate = (struct host_gate){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
+  return gate;
+}
+
 int host_setup(void **state) {
   (void)state;
   made = calloc(1, sizeof(*made));
@@ -71,6 +80,8 @@ int host_setup(void **state) {
 
 int host_teardown(void **state) {
   (void)state;
+  while (gate_count)
+    host_gate_open(&gates[--gate_count]);
   sim_engine_context_destroy(made);
   free(made);
   made = current = NULL;

@@ -118,7 +118,7 @@ static void host_memory_is_known(void **state) {
 
 static void stream_ordered_memory_is_freed_in_stream_order(void **state) {
   (void)state;
-  struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   CUstream stream;
   CUdeviceptr address;
   CUmemoryPool pool;
@@ -128,12 +128,12 @@ static void stream_ordered_memory_is_freed_in_stream_order(void **state) {
   assert_cuda(impl_cuMemAllocAsync(&address, MIB, stream));
   assert_cuda(impl_cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
   assert_int_equal(used, MIB);
-  assert_cuda(host_block(stream, &gate));
+  assert_cuda(host_block(stream, gate));
   assert_cuda(host_write(stream, address, 5));
   assert_cuda(impl_cuMemFreeAsync(address, stream));
   assert_int_equal(impl_cuMemFreeAsync(address, stream), CUDA_ERROR_INVALID_VALUE);
   assert_int_equal(rpsim_physical_bytes(0), MIB);
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_cuda(impl_cuStreamSynchronize(stream));
   assert_int_equal(rpsim_physical_bytes(0), 0);
   assert_cuda(impl_cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));

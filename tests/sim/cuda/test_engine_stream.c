@@ -27,11 +27,11 @@ static CUdeviceptr new_words(size_t count) {
 
 static void legacy_stream_orders_blocking_streams(void **state) {
   (void)state;
-  struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   CUstream blocking = new_stream(CU_STREAM_DEFAULT), later = new_stream(CU_STREAM_DEFAULT);
   CUstream free_stream = new_stream(CU_STREAM_NON_BLOCKING);
   CUdeviceptr words = new_words(4);
-  assert_cuda(host_block(blocking, &gate));
+  assert_cuda(host_block(blocking, gate));
   assert_cuda(host_write(blocking, words, 1));
   assert_cuda(host_copy(CU_STREAM_LEGACY, words, words + 4)); /* waits for `blocking` */
   assert_cuda(host_copy(later, words + 4, words + 8));        /* waits for legacy */
@@ -41,7 +41,7 @@ static void legacy_stream_orders_blocking_streams(void **state) {
   assert_int_equal(impl_cuStreamQuery(CU_STREAM_LEGACY), CUDA_ERROR_NOT_READY);
   assert_int_equal(impl_cuStreamQuery(later), CUDA_ERROR_NOT_READY);
   assert_cuda(impl_cuStreamQuery(free_stream));
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_int_equal(host_word(words + 8), 1);
   assert_int_equal(host_word(words + 12), 9);
   assert_cuda(impl_cuStreamQuery(CU_STREAM_LEGACY));
@@ -62,10 +62,10 @@ static void *block_own_default_stream(void *argument) {
 
 static void each_thread_has_its_default_stream(void **state) {
   (void)state;
-  struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   CUdeviceptr word = new_words(1);
   pthread_t thread;
-  pthread_create(&thread, NULL, block_own_default_stream, &gate);
+  pthread_create(&thread, NULL, block_own_default_stream, gate);
   pthread_join(thread, NULL); /* its stream lives on until its work is done */
   sim_default_stream = CU_STREAM_PER_THREAD;
   unsigned long long mine, named, legacy;
@@ -77,33 +77,33 @@ static void each_thread_has_its_default_stream(void **state) {
   assert_cuda(impl_cuStreamSynchronize(NULL));
   sim_default_stream = CU_STREAM_LEGACY;
   assert_int_equal(impl_cuStreamQuery(NULL), CUDA_ERROR_NOT_READY); /* but legacy waits for it */
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_int_equal(host_word(word), 3);
   assert_cuda(impl_cuMemFree_v2(word));
 }
 
 static void events_capture_the_work_at_the_time_of_the_call(void **state) {
   (void)state;
-  struct host_gate first = HOST_GATE_CLOSED, second = HOST_GATE_CLOSED;
+  struct host_gate *first = host_gate_new(), *second = host_gate_new();
   CUstream producer = new_stream(CU_STREAM_NON_BLOCKING), consumer = new_stream(CU_STREAM_NON_BLOCKING);
   CUevent event = new_event(CU_EVENT_DISABLE_TIMING);
   CUdeviceptr words = new_words(3);
   assert_cuda(impl_cuStreamWaitEvent(consumer, event, 0)); /* never recorded: nothing */
   assert_cuda(impl_cuEventQuery(event));
   assert_cuda(impl_cuStreamSynchronize(consumer));
-  assert_cuda(host_block(producer, &first));
+  assert_cuda(host_block(producer, first));
   assert_cuda(host_write(producer, words, 1));
   assert_cuda(impl_cuEventRecord(event, producer));
   assert_cuda(impl_cuStreamWaitEvent(consumer, event, 0)); /* the first recording */
   assert_cuda(host_copy(consumer, words, words + 4));
-  assert_cuda(host_block(producer, &second));
+  assert_cuda(host_block(producer, second));
   assert_cuda(impl_cuEventRecord(event, producer)); /* overwrites it for whoever asks from now on */
-  host_gate_open(&first);
+  host_gate_open(first);
   assert_cuda(impl_cuStreamSynchronize(consumer)); /* not held up by `second` */
   assert_int_equal(impl_cuEventQuery(event), CUDA_ERROR_NOT_READY);
   assert_cuda(impl_cuEventDestroy_v2(event)); /* pending: legal */
   assert_int_equal(impl_cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
-  host_gate_open(&second);
+  host_gate_open(second);
   assert_int_equal(host_word(words + 4), 1);
   assert_cuda(impl_cuMemFree_v2(words));
   assert_cuda(impl_cuStreamDestroy_v2(producer));
@@ -114,7 +114,7 @@ static void event_times_need_two_reached_timed_events(void **state) {
   (void)state;
   CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
   CUevent start = new_event(0), end = new_event(0), untimed = new_event(CU_EVENT_DISABLE_TIMING);
-  struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   float milliseconds = -1;
   uint32_t addend = 1, sleep_us = 2000;
   CUdeviceptr word = new_words(1);
@@ -122,10 +122,10 @@ static void event_times_need_two_reached_timed_events(void **state) {
   assert_cuda(impl_cuEventRecord(start, stream));
   assert_cuda(impl_cuEventRecord(untimed, stream));
   assert_cuda(host_launch(&host_slow_add, stream, (void *[]){&word, &addend, &sleep_us}));
-  assert_cuda(host_block(stream, &gate));
+  assert_cuda(host_block(stream, gate));
   assert_cuda(impl_cuEventRecord(end, stream));
   assert_int_equal(impl_cuEventElapsedTime_v2(&milliseconds, start, end), CUDA_ERROR_NOT_READY);
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_cuda(impl_cuEventSynchronize(end));
   assert_cuda(impl_cuEventElapsedTime_v2(&milliseconds, start, end));
   assert_true(milliseconds >= 2.0f);
@@ -138,17 +138,17 @@ static void event_times_need_two_reached_timed_events(void **state) {
 
 static void a_destroyed_stream_finishes_its_work(void **state) {
   (void)state;
-  struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   CUstream stream = new_stream(CU_STREAM_NON_BLOCKING), never_used = new_stream(CU_STREAM_DEFAULT);
   CUdeviceptr word = new_words(1);
-  assert_cuda(host_block(stream, &gate));
+  assert_cuda(host_block(stream, gate));
   assert_cuda(host_write(stream, word, 8));
   assert_cuda(impl_cuStreamDestroy_v2(stream));
   assert_cuda(impl_cuStreamDestroy_v2(never_used));
   assert_int_equal(impl_cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
   assert_int_equal(host_write(stream, word, 9), CUDA_ERROR_INVALID_HANDLE);
   assert_int_equal(impl_cuStreamDestroy_v2(stream), CUDA_ERROR_INVALID_HANDLE);
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_int_equal(host_word(word), 8);
   assert_cuda(impl_cuMemFree_v2(word));
 }
@@ -179,7 +179,7 @@ static void streams_tell_what_they_are(void **state) {
 
 static void parameters_are_copied_when_the_call_is_made(void **state) {
   (void)state;
-  struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
   CUdeviceptr words = new_words(2);
   struct {
@@ -193,7 +193,7 @@ static void parameters_are_copied_when_the_call_is_made(void **state) {
   uint32_t value = 11;
   void *params[] = {&destination, &value};
   CUfunction kernel = HOST_FUNCTION(host_write_word);
-  assert_cuda(host_block(stream, &gate));
+  assert_cuda(host_block(stream, gate));
   assert_cuda(impl_cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
   assert_cuda(impl_cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, extra));
   destination = 0, value = 0, packed.destination = 0, packed.value = 0;
@@ -208,7 +208,7 @@ static void parameters_are_copied_when_the_call_is_made(void **state) {
                    CUDA_ERROR_INVALID_VALUE);
   assert_int_equal(impl_cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL),
                    CUDA_ERROR_INVALID_HANDLE);
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_int_equal(host_word(words), 11);
   assert_int_equal(host_word(words + 4), 22);
   assert_cuda(impl_cuMemFree_v2(words));
@@ -217,8 +217,7 @@ static void parameters_are_copied_when_the_call_is_made(void **state) {
 
 static void launch_attributes_record_events(void **state) {
   (void)state;
-  struct host_gate gate = HOST_GATE_CLOSED;
-  struct host_gate *gate_pointer = &gate;
+  struct host_gate *gate = host_gate_new();
   CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
   CUevent started = new_event(CU_EVENT_DISABLE_TIMING), ended = new_event(CU_EVENT_DISABLE_TIMING);
   CUlaunchAttribute attributes[] = {{.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT},
@@ -236,10 +235,10 @@ static void launch_attributes_record_events(void **state) {
                            .hStream = stream,
                            .attrs = attributes,
                            .numAttrs = 3};
-  assert_cuda(impl_cuLaunchKernelEx(&config, HOST_FUNCTION(host_wait_gate), (void *[]){&gate_pointer}, NULL));
+  assert_cuda(impl_cuLaunchKernelEx(&config, HOST_FUNCTION(host_wait_gate), (void *[]){&gate}, NULL));
   assert_cuda(impl_cuEventSynchronize(started)); /* while the kernel still runs */
   assert_int_equal(impl_cuEventQuery(ended), CUDA_ERROR_NOT_READY);
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_cuda(impl_cuEventSynchronize(ended));
   assert_cuda(impl_cuEventDestroy_v2(started));
   assert_cuda(impl_cuEventDestroy_v2(ended));
@@ -304,17 +303,17 @@ static void streams_wait_for_values(void **state) {
 
 static void a_pageable_source_is_read_at_the_call_a_pinned_one_later(void **state) {
   (void)state;
-  struct host_gate gate = HOST_GATE_CLOSED;
+  struct host_gate *gate = host_gate_new();
   CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
   CUdeviceptr words = new_words(2);
   uint32_t pageable = 5, result[2], *pinned;
   assert_cuda(impl_cuMemAllocHost_v2((void **)&pinned, 4));
   *pinned = 5;
-  assert_cuda(host_block(stream, &gate));
+  assert_cuda(host_block(stream, gate));
   assert_cuda(impl_cuMemcpyHtoDAsync_v2(words, &pageable, 4, stream));
   assert_cuda(impl_cuMemcpyAsync(words + 4, (CUdeviceptr)pinned, 4, stream));
   pageable = *pinned = 6;
-  host_gate_open(&gate);
+  host_gate_open(gate);
   assert_cuda(impl_cuMemcpyDtoHAsync_v2(result, words, 8, stream)); /* pageable: done when it returns */
   assert_int_equal(result[0], 5);
   assert_int_equal(result[1], 6);
@@ -412,6 +411,23 @@ static uint32_t handover(uint64_t seed, bool wait) {
   return seen;
 }
 
+static void delays_follow_from_the_seed_and_the_order_of_streams(void **state) {
+  (void)state;
+  uint64_t none = sim_jitter_start(0, 1), one = sim_jitter_start(5, 1), same = sim_jitter_start(5, 1);
+  uint64_t other = sim_jitter_start(5, 2);
+  unsigned delayed = 0, different = 0;
+  for (int i = 0; i < 1000; i++) {
+    uint32_t delay_ns = sim_jitter_next_ns(&one);
+    assert_int_equal(sim_jitter_next_ns(&none), 0);
+    assert_int_equal(sim_jitter_next_ns(&same), delay_ns);
+    assert_true(delay_ns < 200000);
+    delayed += delay_ns > 0;
+    different += sim_jitter_next_ns(&other) != delay_ns;
+  }
+  assert_in_range(delayed, 400, 600);
+  assert_in_range(different, 600, 1000);
+}
+
 static void jitter_reveals_a_missing_wait(void **state) {
   (void)state;
   unsigned wrong = 0;
@@ -471,6 +487,7 @@ int main(void) {
       IN_CONTEXT(boxes_are_copied_and_set_row_by_row),
       IN_CONTEXT(an_illegal_access_sticks_and_the_process_lives),
       IN_CONTEXT(a_copy_beyond_memory_sticks),
+      IN_CONTEXT(delays_follow_from_the_seed_and_the_order_of_streams),
       IN_CONTEXT(jitter_reveals_a_missing_wait),
       IN_CONTEXT(a_child_is_told_that_there_is_no_device),
   };

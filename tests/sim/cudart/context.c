@@ -6,20 +6,10 @@
 
 enum { MAX_DEVICES = 64 };
 
-/* generation counts the resets of a device: a context bound before the last one is gone. Both under `lock`.
- */
-static struct {
-  CUcontext context;
-  unsigned generation;
-} primaries[MAX_DEVICES];
+static CUcontext primaries[MAX_DEVICES]; /* under `lock`; NULL = not retained by this runtime */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static _Thread_local struct {
-  int device;
-  uint64_t bound; /* context that this runtime made current, and when; 0 = none */
-  int bound_device;
-  unsigned generation;
-} thread;
+static _Thread_local int thread_device; /* which cudaSetDevice chose; a current context goes before it */
 
 static cudaError_t device_check(int device) {
   int count = 0;
@@ -29,78 +19,51 @@ static cudaError_t device_check(int device) {
 }
 
 /* The retain runs outside the lock, since it calls out to an attached tool. */
-static cudaError_t primary_get(int device, CUcontext *context, unsigned *generation) {
+static cudaError_t primary_get(int device, CUcontext *context) {
   pthread_mutex_lock(&lock);
-  *context = primaries[device].context;
-  *generation = primaries[device].generation;
+  *context = primaries[device];
   pthread_mutex_unlock(&lock);
   if (*context) return cudaSuccess;
   cudaError_t error = RT(cuDevicePrimaryCtxRetain, context, device);
   if (error) return error;
   pthread_mutex_lock(&lock);
-  bool extra = primaries[device].context != NULL;
-  if (!extra) primaries[device].context = *context;
-  *generation = primaries[device].generation;
+  bool extra = primaries[device] != NULL;
+  if (!extra) primaries[device] = *context;
   pthread_mutex_unlock(&lock);
   return extra ? RT(cuDevicePrimaryCtxRelease, device) : cudaSuccess;
 }
 
-struct current {
-  uint64_t id; /* of the context, 0 = none */
-  int device;
-};
-
-/* Asked at every call, so where it can be in a way that no tool sees: the real runtime keeps this to itself
- * as well. */
-static cudaError_t current_get(struct current *current) {
-  *current = (struct current){0};
-  const struct rpsim_tools *tools = rt_tools();
-  uint32_t id;
-  if (tools) {
-    if (tools->context_id(NULL, &id, &current->device)) current->id = (uint64_t)id + 1;
-    return cudaSuccess;
-  }
-  CUcontext context = NULL;
-  cudaError_t error = RT(cuCtxGetCurrent, &context);
-  if (error || !context) return error;
-  current->id = (uintptr_t)context;
-  return RT(cuCtxGetDevice, &current->device);
-}
-
 static cudaError_t primary_bind(int device) {
   CUcontext context;
-  unsigned generation;
-  struct current current;
-  cudaError_t error = primary_get(device, &context, &generation);
-  if (!error) error = RT(cuCtxSetCurrent, context);
-  if (!error) error = current_get(&current);
-  if (error) return error;
-  thread.bound = current.id;
-  thread.bound_device = device;
-  thread.generation = generation;
-  return cudaSuccess;
+  cudaError_t error = primary_get(device, &context);
+  return error ? error : RT(cuCtxSetCurrent, context);
 }
 
-/* Is there a current context, and not one that a reset has taken away? */
-static bool current_usable(const struct current *current) {
-  if (!current->id || current->id != thread.bound) return current->id != 0;
-  pthread_mutex_lock(&lock);
-  bool usable = primaries[thread.bound_device].generation == thread.generation;
-  pthread_mutex_unlock(&lock);
-  return usable;
+/* The thread's context, if one is current that still exists, and its device. Asked at every call, so where it
+ * can be in a way that no tool sees: the real runtime keeps this to itself as well. */
+static cudaError_t current_get(bool *current, int *device) {
+  const struct rpsim_tools *tools = rt_tools();
+  uint32_t id;
+  *current = tools && tools->context_id(NULL, &id, device);
+  if (tools) return cudaSuccess;
+  CUcontext context = NULL;
+  cudaError_t error = RT(cuCtxGetCurrent, &context);
+  *current = context != NULL;
+  return error || !context ? error : RT(cuCtxGetDevice, device);
 }
 
 cudaError_t rt_context_ensure(void) {
-  struct current current;
-  cudaError_t error = current_get(&current);
-  if (error || current_usable(&current)) return error;
-  return primary_bind(thread.device);
+  bool current;
+  int device;
+  cudaError_t error = current_get(&current, &device);
+  return error || current ? error : primary_bind(thread_device);
 }
 
 cudaError_t rt_context_device(int *device) {
-  struct current current;
-  cudaError_t error = current_get(&current);
-  if (!error) *device = current_usable(&current) ? current.device : thread.device;
+  bool current;
+  int found;
+  cudaError_t error = current_get(&current, &found);
+  if (!error) *device = current ? found : thread_device;
   return error;
 }
 
@@ -111,7 +74,7 @@ cudaError_t impl_cudaGetDevice(int *device) {
 cudaError_t impl_cudaSetDevice(int device) {
   cudaError_t error = device_check(device);
   if (error) return error;
-  thread.device = device;
+  thread_device = device;
   return primary_bind(device);
 }
 
@@ -122,8 +85,7 @@ cudaError_t impl_cudaInitDevice(int device, unsigned int device_flags, unsigned 
   if (flags & cudaInitDeviceFlagsAreValid) error = RT(cuDevicePrimaryCtxSetFlags, device, device_flags);
   if (error) return error;
   CUcontext context;
-  unsigned generation;
-  return primary_get(device, &context, &generation);
+  return primary_get(device, &context);
 }
 
 cudaError_t impl_cudaSetDeviceFlags(unsigned int flags) {
@@ -146,11 +108,8 @@ cudaError_t impl_cudaDeviceReset(void) {
   cudaError_t error = rt_context_device(&device);
   if (error) return error;
   pthread_mutex_lock(&lock);
-  bool retained = device < MAX_DEVICES && primaries[device].context;
-  if (device < MAX_DEVICES) {
-    primaries[device].context = NULL;
-    primaries[device].generation++;
-  }
+  bool retained = primaries[device] != NULL;
+  primaries[device] = NULL;
   pthread_mutex_unlock(&lock);
   error = RT(cuCtxSetCurrent, NULL);
   if (!error && retained) error = RT(cuDevicePrimaryCtxRelease, device);
@@ -188,17 +147,15 @@ cudaError_t impl_cudaDeviceSetCacheConfig(enum cudaFuncCache config) {
 
 cudaError_t impl_cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
   CUcontext context;
-  unsigned generation;
   cudaError_t error = device_check(peer);
-  if (!error) error = primary_get(peer, &context, &generation);
+  if (!error) error = primary_get(peer, &context);
   return error ? error : RT(cuCtxEnablePeerAccess, context, flags);
 }
 
 cudaError_t impl_cudaDeviceDisablePeerAccess(int peer) {
   CUcontext context;
-  unsigned generation;
   cudaError_t error = device_check(peer);
-  if (!error) error = primary_get(peer, &context, &generation);
+  if (!error) error = primary_get(peer, &context);
   return error ? error : RT(cuCtxDisablePeerAccess, context);
 }
 
@@ -212,7 +169,6 @@ cudaError_t impl_cudaProfilerStop(void) {
 }
 
 cudaError_t rt_primary_context(int device, CUcontext *context) {
-  unsigned generation;
   cudaError_t error = device_check(device);
-  return error ? error : primary_get(device, context, &generation);
+  return error ? error : primary_get(device, context);
 }

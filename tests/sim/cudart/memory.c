@@ -1,4 +1,5 @@
-/* Owns allocation, host memory, pointer attributes and IPC handles of the simulated runtime. */
+/* Owns allocation, host memory, pointer attributes, IPC handles and managed-memory hints of the simulated
+ * runtime. */
 #include "runtime.h"
 
 #include <string.h>
@@ -119,7 +120,9 @@ cudaError_t impl_cudaPointerGetAttributes(struct cudaPointerAttributes *attribut
   return cudaSuccess;
 }
 
-_Static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(CUipcMemHandle), "one wire format");
+_Static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(CUipcMemHandle) &&
+                   sizeof(cudaIpcEventHandle_t) == sizeof(CUipcEventHandle),
+               "one wire format");
 
 cudaError_t impl_cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *pointer) {
   CUipcMemHandle exported;
@@ -141,4 +144,28 @@ cudaError_t impl_cudaIpcOpenMemHandle(void **pointer, cudaIpcMemHandle_t handle,
 
 cudaError_t impl_cudaIpcCloseMemHandle(void *pointer) {
   return RT(cuIpcCloseMemHandle, address_of(pointer));
+}
+
+cudaError_t impl_cudaIpcGetEventHandle(cudaIpcEventHandle_t *handle, cudaEvent_t event) {
+  CUipcEventHandle exported;
+  if (!handle) return cudaErrorInvalidValue;
+  cudaError_t error = RT(cuIpcGetEventHandle, &exported, event);
+  if (!error) memcpy(handle, &exported, sizeof *handle);
+  return error;
+}
+
+cudaError_t impl_cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t handle) {
+  CUipcEventHandle imported;
+  memcpy(&imported, &handle, sizeof imported);
+  return RT(cuIpcOpenEventHandle, event, imported);
+}
+
+cudaError_t impl_cudaMemAdvise(const void *pointer, size_t bytes, enum cudaMemoryAdvise advice,
+                               struct cudaMemLocation location) {
+  return RT(cuMemAdvise, address_of(pointer), bytes, (CUmem_advise)advice, rt_location(&location));
+}
+
+cudaError_t impl_cudaMemPrefetchAsync(const void *pointer, size_t bytes, struct cudaMemLocation location,
+                                      unsigned int flags, cudaStream_t stream) {
+  return RT(cuMemPrefetchAsync, address_of(pointer), bytes, rt_location(&location), flags, stream);
 }

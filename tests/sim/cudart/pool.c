@@ -36,7 +36,7 @@ cudaError_t impl_cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
   return RT(cuDeviceSetMemPool, device, pool);
 }
 
-static CUmemLocation location_of(const struct cudaMemLocation *location) {
+CUmemLocation rt_location(const struct cudaMemLocation *location) {
   CUmemLocation converted;
   memset(&converted, 0, sizeof converted);
   converted.type = (CUmemLocationType)location->type;
@@ -50,7 +50,7 @@ cudaError_t impl_cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPool
   memset(&converted, 0, sizeof converted);
   converted.allocType = (CUmemAllocationType)props->allocType;
   converted.handleTypes = (CUmemAllocationHandleType)props->handleTypes;
-  converted.location = location_of(&props->location);
+  converted.location = rt_location(&props->location);
   converted.maxSize = props->maxSize;
   converted.usage = props->usage;
   return RT(cuMemPoolCreate, pool, &converted);
@@ -80,7 +80,7 @@ cudaError_t impl_cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAc
                                       size_t count) {
   if (count && !descriptors) return cudaErrorInvalidValue;
   for (size_t i = 0; i < count; i++) {
-    CUmemAccessDesc converted = {.location = location_of(&descriptors[i].location),
+    CUmemAccessDesc converted = {.location = rt_location(&descriptors[i].location),
                                  .flags = (CUmemAccess_flags)descriptors[i].flags};
     cudaError_t error = RT(cuMemPoolSetAccess, pool, &converted, 1);
     if (error) return error;
@@ -92,7 +92,7 @@ cudaError_t impl_cudaMemPoolGetAccess(enum cudaMemAccessFlags *flags, cudaMemPoo
                                       struct cudaMemLocation *location) {
   CUmemAccess_flags found = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   if (!flags || !location) return cudaErrorInvalidValue;
-  CUmemLocation converted = location_of(location);
+  CUmemLocation converted = rt_location(location);
   cudaError_t error = RT(cuMemPoolGetAccess, &found, pool, &converted);
   if (!error) *flags = (enum cudaMemAccessFlags)found;
   return error;

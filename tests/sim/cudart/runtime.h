@@ -76,6 +76,9 @@ const char *rt_kernel_name(const void *symbol);
 /** Address and bytes of the device variable behind a host symbol, else cudaErrorInvalidSymbol. */
 cudaError_t rt_variable_find(const void *symbol, CUdeviceptr *address, size_t *bytes);
 
+/** A place of memory as the driver describes it. */
+CUmemLocation rt_location(const struct cudaMemLocation *location);
+
 enum rt_needs { RT_NEEDS_NONE, RT_NEEDS_DRIVER, RT_NEEDS_CONTEXT, RT_NEEDS_ERROR };
 
 /** One runtime call on its way through entry.c. */

@@ -32,6 +32,26 @@ static void test_launch_of_unknown_function(void **state) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidDeviceFunction);
 }
 
+/* A module that comes and goes, as by dlopen and dlclose: its symbols go with it. */
+static void test_unregistered_binary(void **state) {
+  (void)state;
+  static const char image[16], symbol;
+  uint32_t *words = device_words(WORDS), value = 6;
+  uint64_t count = WORDS;
+  void *args[] = {&words, &value, &count};
+  void **binary = __cudaRegisterFatBinary((void *)image);
+  __cudaRegisterFunction(binary, &symbol, NULL, "_Z4fillPjjm", -1, NULL, NULL, NULL, NULL, NULL);
+  __cudaRegisterFatBinaryEnd(binary);
+  assert_int_equal(__cudaInitModule(binary), 1);
+  assert_cuda(cudaLaunchKernel(&symbol, one, one, args, 0, NULL));
+  assert_device_words(words, 6, WORDS);
+  __cudaUnregisterFatBinary(binary);
+  assert_int_equal(rpsim_call_count("cuLibraryUnload"), 1);
+  assert_int_equal(cudaLaunchKernel(&symbol, one, one, args, 0, NULL), cudaErrorInvalidDeviceFunction);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidDeviceFunction);
+  assert_cuda(cudaFree(words));
+}
+
 static void test_launch_configuration(void **state) {
   (void)state;
   struct gate *gate = NULL;
@@ -218,6 +238,87 @@ static void test_pitched_copies(void **state) {
   assert_cuda(cudaFree(rows));
 }
 
+static void test_3d_copies(void **state) {
+  (void)state;
+  enum { WIDTH = 8, HEIGHT = 4, DEPTH = 3, BYTES = WIDTH * HEIGHT * DEPTH };
+  char from[BYTES], to[BYTES], *cube;
+  struct cudaMemcpy3DParms copy = {.extent = {WIDTH, HEIGHT, DEPTH - 1}, .kind = cudaMemcpyHostToDevice};
+  for (size_t i = 0; i < sizeof from; i++)
+    from[i] = (char)i;
+  memset(to, -1, sizeof to);
+  assert_cuda(cudaMalloc((void **)&cube, BYTES));
+  copy.srcPtr = (struct cudaPitchedPtr){from, WIDTH, WIDTH, HEIGHT};
+  copy.dstPtr = (struct cudaPitchedPtr){cube, WIDTH, WIDTH, HEIGHT};
+  copy.srcPos.z = 1;
+  assert_cuda(cudaMemcpy3D(&copy));
+  copy.srcPos.z = 0;
+  copy.srcPtr.ptr = cube;
+  copy.dstPtr.ptr = to;
+  copy.kind = cudaMemcpyDeviceToHost;
+  assert_cuda(cudaMemcpy3DAsync(&copy, NULL));
+  assert_cuda(cudaDeviceSynchronize());
+  assert_memory_equal(to, from + WIDTH * HEIGHT, WIDTH * HEIGHT * (DEPTH - 1));
+  assert_int_equal(to[WIDTH * HEIGHT * (DEPTH - 1)], -1);
+  copy.dstPtr.pitch = WIDTH / 2;
+  assert_int_equal(cudaMemcpy3D(&copy), cudaErrorInvalidPitchValue);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidPitchValue);
+  assert_cuda(cudaFree(cube));
+}
+
+static void test_unregistered_variable(void **state) {
+  (void)state;
+  static int variable;
+  void *pointer;
+  size_t size;
+  assert_int_equal(cudaGetSymbolAddress(&pointer, &variable), cudaErrorInvalidSymbol);
+  assert_int_equal(cudaGetSymbolSize(&size, &variable), cudaErrorInvalidSymbol);
+  assert_int_equal(cudaMemcpyToSymbol(&variable, &size, 4, 0, cudaMemcpyHostToDevice),
+                   cudaErrorInvalidSymbol);
+  assert_int_equal(cudaMemcpyToSymbol(&variable, &size, 4, 0, cudaMemcpyDeviceToHost),
+                   cudaErrorInvalidMemcpyDirection);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidMemcpyDirection);
+}
+
+static void test_host_registration(void **state) {
+  (void)state;
+  struct cudaPointerAttributes attributes;
+  void *memory = aligned_alloc(4096, 4096), *device;
+  unsigned flags;
+  assert_non_null(memory);
+  assert_cuda(cudaHostRegister(memory, 4096, cudaHostRegisterPortable));
+  assert_int_equal(cudaHostRegister(memory, 4096, cudaHostRegisterPortable),
+                   cudaErrorHostMemoryAlreadyRegistered);
+  assert_cuda(cudaPointerGetAttributes(&attributes, memory));
+  assert_int_equal(attributes.type, cudaMemoryTypeHost);
+  assert_cuda(cudaHostGetDevicePointer(&device, memory, 0));
+  assert_cuda(cudaHostGetFlags(&flags, memory));
+  assert_true(flags & cudaHostRegisterPortable);
+  assert_cuda(cudaHostUnregister(memory));
+  assert_int_equal(cudaHostUnregister(memory), cudaErrorHostMemoryNotRegistered);
+  cudaGetLastError();
+  free(memory);
+}
+
+static void test_own_pool(void **state) {
+  (void)state;
+  struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned,
+                                   .location = {.type = cudaMemLocationTypeDevice, .id = 0}};
+  enum cudaMemAccessFlags access = cudaMemAccessFlagsProtNone;
+  cudaMemPool_t pool;
+  uint32_t *words;
+  uint64_t used = 0;
+  assert_cuda(cudaMemPoolCreate(&pool, &props));
+  assert_cuda(cudaMemPoolGetAccess(&access, pool, &props.location));
+  assert_int_equal(access, cudaMemAccessFlagsProtReadWrite);
+  assert_cuda(cudaMallocFromPoolAsync((void **)&words, WORD_BYTES, pool, NULL));
+  assert_cuda(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
+  assert_true(used >= WORD_BYTES);
+  assert_cuda(cudaFreeAsync(words, NULL));
+  assert_cuda(cudaDeviceSynchronize());
+  assert_cuda(cudaMemPoolTrimTo(pool, 0));
+  assert_cuda(cudaMemPoolDestroy(pool));
+}
+
 static void test_peer_copies(void **state) {
   (void)state;
   uint32_t *here = device_words(WORDS), *there;
@@ -401,6 +502,36 @@ static void test_device_reset(void **state) {
   assert_cuda(cudaSetDevice(0));
 }
 
+static pthread_barrier_t around_reset;
+
+/* Works on device 1 before and after another thread resets it. */
+static void *work_across_reset(void *argument) {
+  (void)argument;
+  void *pointer = NULL;
+  if (cudaSetDevice(1) || cudaMalloc(&pointer, WORD_BYTES)) return "before";
+  pthread_barrier_wait(&around_reset);
+  pthread_barrier_wait(&around_reset);
+  if (cudaMalloc(&pointer, WORD_BYTES)) return "allocation after";
+  if (launch_fill(pointer, 4, WORDS, NULL) || cudaDeviceSynchronize()) return "launch after";
+  return cudaFree(pointer) ? "free after" : NULL;
+}
+
+static void test_reset_under_another_thread(void **state) {
+  (void)state;
+  pthread_t thread;
+  void *failed;
+  pthread_barrier_init(&around_reset, NULL, 2);
+  assert_int_equal(pthread_create(&thread, NULL, work_across_reset, NULL), 0);
+  pthread_barrier_wait(&around_reset);
+  assert_cuda(cudaSetDevice(1));
+  assert_cuda(cudaDeviceReset());
+  pthread_barrier_wait(&around_reset);
+  pthread_join(thread, &failed);
+  if (failed) fail_msg("failed at: %s", (const char *)failed);
+  pthread_barrier_destroy(&around_reset);
+  assert_cuda(cudaSetDevice(0));
+}
+
 static void test_versions(void **state) {
   (void)state;
   int version;
@@ -448,6 +579,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_launch_by_symbol),
       cmocka_unit_test(test_launch_of_unknown_function),
+      cmocka_unit_test(test_unregistered_binary),
       cmocka_unit_test(test_launch_configuration),
       cmocka_unit_test(test_launch_as_compiled),
       cmocka_unit_test(test_other_launch_calls),
@@ -457,6 +589,10 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_copy_kinds),
       cmocka_unit_test(test_async_copies),
       cmocka_unit_test(test_pitched_copies),
+      cmocka_unit_test(test_3d_copies),
+      cmocka_unit_test(test_unregistered_variable),
+      cmocka_unit_test(test_host_registration),
+      cmocka_unit_test(test_own_pool),
       cmocka_unit_test(test_peer_copies),
       cmocka_unit_test(test_pointer_attributes),
       cmocka_unit_test(test_async_allocation),
@@ -465,6 +601,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_devices),
       cmocka_unit_test(test_device_is_per_thread),
       cmocka_unit_test(test_device_reset),
+      cmocka_unit_test(test_reset_under_another_thread),
       cmocka_unit_test(test_versions),
       cmocka_unit_test(test_driver_entry_points),
       cmocka_unit_test(test_symbols_of_the_library),

@@ -2,7 +2,7 @@
 #include "nccl_internal.h"
 
 static bool reducible(ncclDataType_t type) {
-  return type == ncclFloat32 || type == ncclFloat64 || (unsigned)type <= ncclUint64;
+  return type != ncclFloat8e4m3 && type != ncclFloat8e5m2;
 }
 
 static ncclResult_t refuse(const char *name, const char *what) {

@@ -24,7 +24,7 @@
 #include "test_rank.h"
 
 #define MAX_RANKS 8
-#define OUTPUT_BYTES 8192
+#define OUTPUT_BYTES 16384
 
 /* ---- running ranks ---- */
 
@@ -353,6 +353,23 @@ static void plugin_mask_and_refusal(void **state) {
   unsetenv("NCCL_PROFILER_PLUGIN");
 }
 
+static void plugin_hears_of_every_graph_launch(void **state) {
+  (void)state;
+  struct job job;
+  char printed[OUTPUT_BYTES];
+  if (!dlsym(RTLD_DEFAULT, "cuGraphLaunch")) skip();
+  setenv("NCCL_PROFILER_PLUGIN", TEST_PLUGIN, 1);
+  run(&job, "graph_replay", 2);
+  unsetenv("NCCL_PROFILER_PLUGIN");
+  assert_true(succeeded(job.statuses[0]) && succeeded(job.statuses[1]));
+  read_output(&job, 1, printed);
+  finish(&job);
+  int transfers = 0;
+  for (const char *at = printed; (at = strstr(at, "type=4 ")); at++)
+    transfers++;
+  assert_int_equal(transfers, 4);
+}
+
 int main(int argc, char **argv) {
   if (argc == 6 && strcmp(argv[1], "rank") == 0)
     return rank_main(argv[2], atoi(argv[3]), atoi(argv[4]), argv[5]);
@@ -382,6 +399,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(plugin_of_every_version),
       cmocka_unit_test(plugin_can_be_absent),
       cmocka_unit_test(plugin_mask_and_refusal),
+      cmocka_unit_test(plugin_hears_of_every_graph_launch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -294,6 +294,28 @@ static void reduce_types(void) {
   REDUCE_TYPE(double, ncclFloat64);
 }
 
+/* Values that both 16-bit formats hold exactly, in their bits. */
+static void reduce_halves(void) {
+  uint16_t *data = (uint16_t *)allocate(4);
+  static const struct {
+    ncclDataType_t type;
+    uint16_t half, two, three_halves, six;
+  } formats[] = {{ncclFloat16, 0x3800, 0x4000, 0x3e00, 0x4600},
+                 {ncclBfloat16, 0x3f00, 0x4000, 0x3fc0, 0x40c0}};
+  CHECK(rank_count == 3);
+  for (int i = 0; i < 2; i++) {
+    data[0] = formats[i].half;
+    data[1] = formats[i].two;
+    NCCL(ncclAllReduce(data, data, 2, formats[i].type, ncclSum, comm, stream));
+    synchronize();
+    CHECK(data[0] == formats[i].three_halves && data[1] == formats[i].six);
+    NCCL(ncclAllReduce(data, data, 2, formats[i].type, ncclAvg, comm, stream));
+    synchronize();
+    CHECK(data[0] == formats[i].three_halves && data[1] == formats[i].six);
+  }
+  release(data);
+}
+
 static void rooted(void) {
   const size_t n = 100001;
   int root = rank_count - 1;
@@ -355,6 +377,7 @@ static void collectives(void) {
   begin();
   reductions();
   reduce_types();
+  reduce_halves();
   rooted();
   many_to_many();
   end();
@@ -501,7 +524,11 @@ static void abort_wakes(void) {
 static void dead_peer(void) {
   begin();
   uint8_t *data = allocate(8);
-  barrier();
+  /* All others are past their last message to rank 1 when it dies. */
+  for (int rank = 0; rank < rank_count && my_rank == 1; rank++)
+    if (rank != 1) NCCL(ncclRecv(data, 8, ncclUint8, rank, comm, stream));
+  if (my_rank != 1) NCCL(ncclSend(data, 8, ncclUint8, 1, comm, stream));
+  synchronize();
   if (my_rank == 1) kill(getpid(), SIGKILL);
   /* Rank 3 waits for the dead one, 0 and 2 for one another. */
   static const int peers[] = {2, -1, 0, 1};

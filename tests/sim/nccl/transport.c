@@ -72,8 +72,7 @@ static ncclResult_t check_frame(ncclComm_t comm, const struct sim_transfer *t) {
   return ncclInvalidUsage;
 }
 
-/* Address not mapped or not writable: the access is made here so that the device faults as for any other
- * kernel. */
+/* The kernel has touched all pages before, so this is memory that went away while the transfer ran. */
 static ncclResult_t fault(const struct sim_transfer *t) {
   sim_set_error("%s buffer of %zu bytes is not accessible", t->send ? "send" : "receive", t->bytes);
   return ncclUnhandledCudaError;

@@ -1,0 +1,238 @@
+"""`recvpool plan`: numbers, files, refusals, and what it says about observed runs."""
+
+import json
+import os
+import unittest
+
+import support
+from support import RECVPOOL, SOURCE, TRAINER, run
+
+ONE_F_ONE_B = ("--schedule", "1f1b", "--stages", "4", "--microbatches", "16")
+LOWERED = os.path.join(SOURCE, "tests", "torch", "data", "torch-2.11")
+
+
+class PlanTestCase(support.TestCase):
+    def plan(self, *arguments):
+        return run([RECVPOOL, "plan", *arguments])
+
+    def document(self, *arguments):
+        result = self.plan(*arguments, "--json")
+        self.assert_success(result)
+        document = json.loads(result.stdout)
+        self.validate(document)
+        return document
+
+    def validate(self, document):
+        errors = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}"
+                  for e in support.validator("plan.schema.json").iter_errors(document)]
+        self.assertEqual(errors, [])
+
+    def write(self, name, content):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+        return path
+
+
+class NumbersTest(PlanTestCase):
+    def test_1f1b(self):
+        document = self.document("--schedule", "1f1b", "--stages", "8", "--microbatches", "64", "--buffer-bytes", "436MiB",
+                                 "--replicas", "3")
+        mib = 1 << 20
+        rank = document["ranks"][3]
+        self.assertEqual(rank["slots"], {"stage": 6, "direction": 6, "rank": 6})
+        activation, gradient = rank["pools"]
+        self.assertEqual((activation["buffers"], activation["depth"], activation["slots"]), (64, 5, 7))
+        self.assertEqual(activation["existing_practice_slots"], 7)
+        self.assertEqual((gradient["depth"], gradient["slots"]), (1, 3))
+        self.assertEqual(activation["bytes_stock"], 64 * 436 * mib)
+        self.assertEqual(activation["bytes_pooled"], 7 * 436 * mib)
+        totals = document["totals"]
+        self.assertEqual(totals["buffers"], 14 * 64)
+        self.assertEqual(totals["job_bytes_saved"], 3 * totals["bytes_saved"])
+        self.assertEqual([c["slot_of_microbatch"][:9] for c in document["classes"] if c["stage"] == 3],
+                         [[0, 1, 2, 3, 4, 5, 6, 0, 1], [0, 1, 2, 0, 1, 2, 0, 1, 2]])
+
+    def test_gpipe_keeps_every_activation(self):
+        document = self.document("--schedule", "gpipe", "--stages", "4", "--microbatches", "16")
+        for item in document["classes"]:
+            self.assertEqual(item["poolable"], item["direction"] == "gradient")
+            self.assertEqual(item["reason"], "poolable" if item["poolable"] else "unbounded_depth")
+
+    def test_tensors_of_two_sizes_are_two_classes(self):
+        document = self.document(*ONE_F_ONE_B, "--tensor", "2x1024:bf16", "--tensor", "1x4:int64", "--tensor", "2x1024:bf16",
+                                 "--slack", "0")
+        self.assertEqual(document["options"]["tensor_bytes"], [4096, 32, 4096])
+        large, small = [c for c in document["classes"] if c["stage"] == 1 and c["direction"] == "activation"]
+        self.assertEqual((large["buffer_bytes"], large["buffers"], large["depth"], large["slots"]), (4096, 32, 6, 6))
+        self.assertEqual((small["buffer_bytes"], small["buffers"], small["depth"], small["slots"]), (32, 16, 3, 3))
+        self.assertEqual(document["ranks"][1]["pools"][0]["bytes_pooled"], 3 * (2 * 4096 + 32))
+
+    def test_coarser_pools_need_fewer_slots(self):
+        arguments = ("--schedule", "interleaved_1f1b", "--stages", "16", "--ranks", "4", "--microbatches", "16", "--slack", "0")
+        slots = [self.document(*arguments, "--granularity", g)["totals"]["slots"] for g in ("stage", "direction", "rank")]
+        self.assertGreater(slots[0], slots[1])
+        self.assertGreaterEqual(slots[1], slots[2])
+
+    def test_table_and_timeline(self):
+        result = self.plan(*ONE_F_ONE_B, "--buffer-bytes", "1MiB", "--stage", "2", "--slack", "0", "--show-timeline")
+        self.assert_success(result)
+        rows = [line.split() for line in result.stdout.splitlines() if line[:4].strip().isdigit()]
+        self.assertEqual(rows[0], "2 2 activation 16 2 2 2 ring 16.0 MiB 2.0 MiB 14.0 MiB".split())
+        self.assertEqual(rows[1], "2 2 gradient 16 1 1 2 ring 16.0 MiB 1.0 MiB 15.0 MiB".split())
+        timeline = result.stdout.split("rank 2, stage 2, activation")[1].splitlines()
+        self.assertEqual([line.split()[1:] for line in timeline[2:6]], [["0", "."], ["0", "1"], ["2", "1"], ["2", "3"]])
+
+    def test_forward_only(self):
+        document = self.document("--schedule", "gpipe", "--stages", "3", "--microbatches", "8", "--forward-only")
+        self.assertEqual({(p["direction"], p["depth"]) for r in document["ranks"] for p in r["pools"]}, {("activation", 1)})
+
+    def test_receive_ahead(self):
+        for ahead in (0, 1, 3):
+            pool = self.document(*ONE_F_ONE_B, "--receive-ahead", str(ahead))["ranks"][1]["pools"][0]
+            self.assertEqual(pool["depth"], 3 + ahead)
+
+    def test_compute_only_file_is_lowered(self):
+        case = os.path.join(LOWERED, "Interleaved1F1B-p4-v2-n8")
+        ours, theirs = (self.document("--lowered", case + kind) for kind in (".compute.csv", ".lowered.csv"))
+        self.assertEqual(ours["ranks"], theirs["ranks"])
+        self.assertEqual(ours["classes"], theirs["classes"])
+
+
+class OutputTest(PlanTestCase):
+    def test_file_is_the_document(self):
+        path = os.path.join(self.folder, "plan.json")
+        result = self.plan(*ONE_F_ONE_B, "--output", path)
+        self.assert_success(result)
+        self.assertIn("Plan written to", result.stdout)
+        with open(path) as file:
+            self.assertEqual(json.load(file), self.document(*ONE_F_ONE_B))
+        self.assertEqual(os.listdir(self.folder), ["plan.json"])
+
+    def test_unwritable(self):
+        result = self.plan(*ONE_F_ONE_B, "--output", "/proc/nowhere/plan.json")
+        self.assertEqual(result.returncode, 1)
+        self.assert_one_line(result.stderr)
+
+    def test_full_device(self):
+        with open("/dev/full", "w") as full:
+            result = support.subprocess.run([RECVPOOL, "plan", *ONE_F_ONE_B, "--json"], stdout=full,
+                                            stderr=support.subprocess.PIPE, text=True, timeout=support.TIMEOUT_SECONDS)
+        self.assertEqual(result.returncode, 1)
+        self.assert_one_line(result.stderr)
+
+
+class RefusalTest(PlanTestCase):
+    def assert_refused(self, status, words, *arguments):
+        result = self.plan(*arguments)
+        self.assertEqual((result.returncode, result.stdout), (status, ""), result.stderr)
+        self.assert_one_line(result.stderr)
+        self.assertIn(words, result.stderr)
+
+    def test_usage(self):
+        for words, arguments in {
+            "nothing to plan": [],
+            "exclude one another": [*ONE_F_ONE_B, "--lowered", "x.csv"],
+            "needs --stages and --microbatches": ["--schedule", "1f1b", "--stages", "4"],
+            "belong to --schedule": ["--lowered", "x.csv", "--stages", "4"],
+            "multiple of --ranks": ["--schedule", "looped_bfs", "--stages", "5", "--ranks", "2", "--microbatches", "4"],
+            "there is no stage 4": [*ONE_F_ONE_B, "--stage", "4"],
+            "--slack is '-1'": [*ONE_F_ONE_B, "--slack", "-1"],
+            "--slack is '2000000'": [*ONE_F_ONE_B, "--slack", "2000000"],
+            "--slack is '2.5'": [*ONE_F_ONE_B, "--slack", "2.5"],
+            "--microbatches is '0'": ["--schedule", "1f1b", "--stages", "4", "--microbatches", "0"],
+            "--stages is '-4'": ["--schedule", "1f1b", "--stages", "-4", "--microbatches", "4"],
+            "--stages is '99999999999999999999'": ["--schedule", "1f1b", "--stages", "99999999999999999999"],
+            "--buffer-bytes is '0'": [*ONE_F_ONE_B, "--buffer-bytes", "0"],
+            "--buffer-bytes is '1XB'": [*ONE_F_ONE_B, "--buffer-bytes", "1XB"],
+            "--buffer-bytes is '99999999TiB'": [*ONE_F_ONE_B, "--buffer-bytes", "99999999TiB"],
+            "--tensor is '2xx3:bf16'": [*ONE_F_ONE_B, "--tensor", "2xx3:bf16"],
+            "--tensor is '2x3'": [*ONE_F_ONE_B, "--tensor", "2x3"],
+            "--tensor is '2x:bf16'": [*ONE_F_ONE_B, "--tensor", "2x:bf16"],
+            "--tensor is '2x3:q4'": [*ONE_F_ONE_B, "--tensor", "2x3:q4"],
+            "--tensor is '4294967296x4294967296x2:bf16'": [*ONE_F_ONE_B, "--tensor", "4294967296x4294967296x2:bf16"],
+            "--granularity is 'job'": [*ONE_F_ONE_B, "--granularity", "job"],
+            "--replicas is '0'": [*ONE_F_ONE_B, "--replicas", "0"],
+            "there is no option --frobnicate": ["--frobnicate"],
+            "needs a value": ["--schedule"],
+            "'extra' belongs to no option": [*ONE_F_ONE_B, "extra"],
+            "--compare takes": ["--compare", "a.csv"],
+        }.items():
+            with self.subTest(words):
+                self.assert_refused(2, words, *arguments)
+
+    def test_schedules(self):
+        for words, arguments in {
+            "no schedule is named '2f2b'": ["--schedule", "2f2b", "--stages", "4", "--microbatches", "4"],
+            "one stage per rank": ["--schedule", "1f1b", "--stages", "4", "--ranks", "2", "--microbatches", "4"],
+            "divide": ["--schedule", "interleaved_1f1b", "--stages", "4", "--ranks", "2", "--microbatches", "5"],
+            "more than this program takes": ["--schedule", "1f1b", "--stages", "65536", "--microbatches", "16777216"],
+            "too large to add up": [*ONE_F_ONE_B, "--buffer-bytes", "4000000TiB"],
+        }.items():
+            with self.subTest(words):
+                self.assert_refused(1, words, *arguments)
+
+    def test_files(self):
+        for words, content in {
+            "the file is empty": b"",
+            "not a schedule file": b"\x7fELF\x02\x01\x01\x00",
+            "byte order mark": b"\xef\xbb\xbf0F0,0B0\r\n",
+            "UTF-16": "0F0,0B0".encode("utf-16"),
+            "row 1, column 3: 0F0: this action is there twice": b"0F0,0B0,0F0\r\n",
+            "row 2, column 2: 1Q0: no action is called 'Q'": b"0F0,0B0\r\n1F0,1Q0\r\n",
+            "remove the extra comma": b"0F0,0SEND_F0,0RECV_B0,0B0,\r\n1RECV_F0,1F0,1B0,1SEND_B0,\r\n",
+            "row 2: 1SEND_B0: this send is missing": b"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n",
+            "cyclic": b"2F0,0F0,0B0,2B0\n1F0,1B0\n",
+            "number of its stage": b'{"schema": "recvpool.plan"}',
+            "stage number is above": b"9" * (1 << 20),
+        }.items():
+            with self.subTest(words):
+                self.assert_refused(1, words, "--lowered", self.write("bad.csv", content))
+
+    def test_missing_files(self):
+        self.assert_refused(1, "cannot be read: No such file", "--lowered", self.folder + "/none.csv")
+        self.assert_refused(1, "cannot be read: Is a directory", "--lowered", self.folder)
+
+
+@unittest.skipUnless(support.has_trainer(), "no trainer in this build")
+class ObservedTest(PlanTestCase):
+    """The simulated trainer as witness: an observed run and the plan of its schedule must agree."""
+
+    def observe(self, *options):
+        self.assert_success(run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--", TRAINER, "--steps", "4",
+                                 "--message-bytes", "128KiB", *options], env=support.simulated()))
+
+    def assert_follows(self, *arguments):
+        result = self.plan("--compare", *arguments, self.reports_dir)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("the run follows the plan", result.stdout)
+
+    def test_1f1b_and_departures(self):
+        self.observe("--stages", "4", "--microbatches", "8")
+        arguments = ("--schedule", "1f1b", "--stages", "4", "--microbatches")
+        self.assert_follows(*arguments, "8")
+        observed, planned = self.document("--from-report", self.reports_dir), self.document(*arguments, "8")
+        for mine, theirs in zip(observed["ranks"], planned["ranks"], strict=True):
+            self.assertEqual(mine["slots"], theirs["slots"])
+        self.assertEqual(observed["totals"]["bytes_stock"], 6 * 8 * (128 << 10))
+        departed = self.plan("--compare", *arguments, "16", self.reports_dir)
+        self.assertEqual(departed.returncode, 1)
+        self.assertIn("rank 1, stage 1, activation: N is 16 in the plan and 8 in the run", departed.stdout)
+        gpipe = self.plan("--compare", "--schedule", "gpipe", "--stages", "4", "--microbatches", "8", self.reports_dir)
+        self.assertEqual(gpipe.returncode, 1)
+        self.assertIn("D is 8 in the plan and 3 in the run", gpipe.stdout)
+        self.assertIn("receive 4 of a step is activation 3 in the plan and gradient 0 in the run", gpipe.stdout)
+
+    def test_interleaved(self):
+        self.observe("--stages", "2", "--chunks", "2", "--microbatches", "4", "--schedule", "interleaved_1f1b")
+        self.assert_follows("--schedule", "interleaved_1f1b", "--stages", "4", "--ranks", "2", "--microbatches", "4")
+
+    def test_schedule_file_with_split_backward(self):
+        path = os.path.join(LOWERED, "ZBVZeroBubble-p2-v2-n8.lowered.csv")
+        self.observe("--microbatches", "8", "--schedule", path)
+        self.assert_follows(path)
+
+    def test_no_complete_step(self):
+        result = self.plan("--from-report", self.folder)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no report found", result.stderr)

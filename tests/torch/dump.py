@@ -1,0 +1,149 @@
+"""Dumps the schedules of the installed torch, before and after its lowering, and what each rank receives by an independent
+calculation over torch's own action objects.
+
+    python dump.py FOLDER [--small]
+
+For every case NAME it writes NAME.compute.csv, NAME.lowered.csv and NAME.json.
+"""
+
+import json
+import logging
+import os
+import sys
+
+import torch
+from torch.distributed.pipelining import schedules
+from torch.distributed.pipelining.stage import _PipelineStageBase
+
+GRID = {"ranks": (2, 4, 8), "stages_per_rank": (1, 2, 4), "microbatches": (4, 8, 16, 32)}
+SMALL = {"ranks": (2, 4), "stages_per_rank": (1, 2, 4), "microbatches": (8,)}
+LOOPED = ("Interleaved1F1B", "InterleavedZeroBubble", "LoopedBFS")
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")  # always two stages per rank
+# torch writes down an order of this one too, one stage per rank. (Its order of 1F1B leaves out the first microbatch on the
+# last rank and serves only for pictures.)
+SINGLE = ("GPipe",)
+
+
+class PaperStage(_PipelineStageBase):
+    """A stage without module and process group: enough for a schedule that is only written down."""
+
+    def __init__(self, index, stages, ranks, rank):
+        self.submod = None
+        self.stage_index = index
+        self.num_stages = stages
+        self.group_size = ranks
+        self.group_rank = rank
+        self.group = None
+        self.stage_index_to_group_rank = {}
+        self.device = torch.device("cpu")
+
+
+PaperStage.__abstractmethods__ = frozenset()  # which methods are abstract differs between versions; none is called
+
+
+def build(name, ranks, per_rank, microbatches):
+    """The finished schedule object, or None where torch refuses the numbers."""
+    kind = getattr(schedules, "Schedule" + name)
+    stages = ranks * per_rank
+    local = range(0, stages, ranks) if name in LOOPED else (0, stages - 1)
+    try:
+        if name in SINGLE:
+            return kind(PaperStage(0, ranks, ranks, 0), microbatches, loss_fn=lambda *_: None)
+        return kind([PaperStage(i, stages, ranks, 0) for i in local], microbatches, loss_fn=lambda *_: None)
+    except ValueError:
+        return None
+
+
+def lower(schedule, name, ranks):
+    """torch's own passes, for schedules that have an order but do not lower themselves."""
+    if hasattr(schedule, "pipeline_order_with_comms"):
+        return schedule.pipeline_order, schedule.pipeline_order_with_comms
+    order = getattr(schedule, "pipeline_order", None)
+    if name in SINGLE:
+        order = schedule._get_pipeline_order()
+        order = {r: [a for a in row if a is None or a.is_compute_op] for r, row in order.items()}
+    stages = 1 + max(a.stage_index for row in order.values() for a in row if a is not None)
+    home = {a.stage_index: r for r, row in order.items() for a in row if a is not None}
+    comms = {r: schedules._add_unshard_reshard(row) for r, row in order.items()}
+    if hasattr(schedules, "_add_reduce_grad"):
+        comms = {r: schedules._add_reduce_grad(row, schedule._n_microbatches) for r, row in comms.items()}
+    comms = schedules._add_send_recv(comms, stage_to_rank=lambda s: home[s], num_stages=stages)
+    if hasattr(schedules, "_add_wait_send"):
+        comms = schedules._add_wait_send(comms)
+    return order, comms
+
+
+def receives(row):
+    """What one rank receives: [stage, direction, microbatch, first position, last position], in order of posting."""
+    live, result = {}, []
+    for position, action in enumerate(row):
+        for part in action.sub_actions or (action,):
+            kind = part.computation_type.value
+            key = (part.stage_index, part.microbatch_index)
+            if kind in ("RECV_F", "RECV_B"):
+                direction = "activation" if kind == "RECV_F" else "gradient"
+                live[(direction, *key)] = len(result)
+                result.append([part.stage_index, direction, part.microbatch_index, position, None])
+            elif kind in ("B", "W"):
+                for direction in ("activation", "gradient"):
+                    if (direction, *key) in live:
+                        result[live[(direction, *key)]][4] = position
+    assert all(item[4] is not None for item in result)
+    return result
+
+
+def most_overlapping(intervals):
+    """By definition: the most intervals that contain one position."""
+    return max((sum(b <= t <= e for b, e in intervals) for t in {b for b, _ in intervals}), default=0)
+
+
+def summary(comms):
+    ranks = []
+    for rank in sorted(comms):
+        items = receives(comms[rank])
+        pools = {}
+        for stage, direction, _, begin, end in items:
+            pools.setdefault((stage, direction), []).append((begin, end))
+        slots = {
+            "stage": sum(map(most_overlapping, pools.values())),
+            "direction": sum(most_overlapping([i for (_, d), v in pools.items() if d == direction for i in v])
+                             for direction in ("activation", "gradient")),
+            "rank": most_overlapping([i for v in pools.values() for i in v]),
+        }
+        ranks.append({"rank": rank, "slots": slots, "receives": items,
+                      "depth": sorted([s, d, most_overlapping(v)] for (s, d), v in pools.items())})
+    return ranks
+
+
+def write_csv(path, order):
+    with open(path, "w", newline="") as file:
+        for rank in sorted(order):
+            file.write(",".join("" if a is None else str(a) for a in order[rank]) + "\r\n")
+
+
+def main():
+    folder, grid = sys.argv[1], SMALL if "--small" in sys.argv else GRID
+    os.makedirs(folder, exist_ok=True)
+    logging.disable(logging.CRITICAL)
+    count = 0
+    for name in LOOPED + V_SHAPED + SINGLE:
+        for ranks in grid["ranks"]:
+            for per_rank in grid["stages_per_rank"]:
+                if (name in V_SHAPED and per_rank != 2) or (name in SINGLE and per_rank != 1):
+                    continue
+                for microbatches in grid["microbatches"]:
+                    schedule = build(name, ranks, per_rank, microbatches)
+                    if schedule is None:
+                        continue
+                    order, comms = lower(schedule, name, ranks)
+                    case = os.path.join(folder, f"{name}-p{ranks}-v{per_rank}-n{microbatches}")
+                    write_csv(case + ".compute.csv", order)
+                    write_csv(case + ".lowered.csv", comms)
+                    with open(case + ".json", "w") as file:
+                        json.dump({"torch": torch.__version__, "ranks": summary(comms)}, file)
+                    count += 1
+    print(f"torch {torch.__version__}: {count} schedules written to {folder}")
+
+
+if __name__ == "__main__":
+    main()
