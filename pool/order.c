@@ -291,13 +291,29 @@ struct rp_order_stream *rp_order_get_stream(struct rp_order *order, const struct
   return stream_add(order, &key, key.context, site->stream == RP_ORDER_STREAM_PER_THREAD);
 }
 
+/* Is the slot taken? Its own key finds it then, and only then. */
+static bool stream_exists(const struct rp_order *order, uint32_t slot) {
+  return rp_order_index_find(&order->streams, &order->streams.keys[slot]) == slot;
+}
+
+/* Nobody promises that the legacy stream waits for what a destroyed stream still has to do. */
+static void forget_blocking(struct rp_order *order, uint32_t slot) {
+  struct rp_order_context *context = &order->context[slot];
+  rp_order_clock_clear(order, context->blocking);
+  for (uint32_t i = 0; i < order->limits.streams; i++)
+    if (order->stream[i].blocking && order->stream[i].context == slot && stream_exists(order, i))
+      rp_order_clock_join(order, context->blocking, order->stream[i].full);
+  context->blocking_version = ++order->tick;
+}
+
 /* A legacy stream goes with its context only. */
 static void stream_remove(struct rp_order *order, uint32_t slot) {
   struct rp_order_stream *stream = &order->stream[slot];
+  rp_order_index_remove(&order->streams, slot);
+  if (stream->blocking) forget_blocking(order, stream->context);
   component_retire(order, stream->component);
   stream->component = RP_ORDER_NO_SLOT;
   stream->capture = 0;
-  rp_order_index_remove(&order->streams, slot);
 }
 
 void rp_order_stream_create(struct rp_order *order, uint64_t context, uint64_t stream, bool blocking) {
@@ -312,11 +328,6 @@ void rp_order_stream_destroy(struct rp_order *order, uint64_t stream) {
   uint32_t slot =
       stream > RP_ORDER_STREAM_PER_THREAD ? rp_order_index_find(&order->streams, &key) : RP_ORDER_NO_SLOT;
   if (slot != RP_ORDER_NO_SLOT) stream_remove(order, slot);
-}
-
-/* Is the slot taken? Its own key finds it then, and only then. */
-static bool stream_exists(const struct rp_order *order, uint32_t slot) {
-  return rp_order_index_find(&order->streams, &order->streams.keys[slot]) == slot;
 }
 
 void rp_order_thread_exit(struct rp_order *order, uint64_t thread) {

@@ -115,7 +115,8 @@ size_t rp_order_bytes(const struct rp_order *order);
 
 /** A stream was created. One that was not told is taken for non-blocking and of no context. */
 void rp_order_stream_create(struct rp_order *order, uint64_t context, uint64_t stream, bool blocking);
-/** A stream was destroyed: no order; its accesses can still become ordered by what waits for its context. */
+/** A stream was destroyed: no order, and the legacy stream no longer waits for its work. Events recorded on
+ * it and synchronising its context still order its accesses. */
 void rp_order_stream_destroy(struct rp_order *order, uint64_t stream);
 /** A thread ended, and with it its per-thread default streams. Its id may come back. */
 void rp_order_thread_exit(struct rp_order *order, uint64_t thread);
@@ -146,7 +147,8 @@ enum rp_order_copy {
   RP_ORDER_COPY_DEVICE_TO_DEVICE,   /**< asynchronous, whatever the name of the call */
   RP_ORDER_COPY_HOST_TO_HOST        /**< the host waited */
 };
-/** A copy of the synchronous family (not Async). Site.stream is the default stream that its entry point uses.
+/** A copy of the synchronous family (not Async; memsets return early: rp_order_access). Site.stream is the
+ * default stream that its entry point uses.
  */
 rp_order_token rp_order_copy_sync(struct rp_order *order, const struct rp_order_site *site,
                                   enum rp_order_copy kind);

@@ -99,13 +99,16 @@ void rp_order_capture_begin(struct rp_order *order, const struct rp_order_site *
     order->capture_lost = true; /* events recorded in this capture will not be known as captured */
 }
 
-/* Frees the streams and forgets the events of one capture. */
+#define ALL_CAPTURES 0
+
+/* Frees the streams and forgets the events of one capture, or of all. */
 static void forget_capture(struct rp_order *order, uint64_t capture) {
   for (uint32_t i = 0; i < order->limits.streams; i++)
-    if (order->stream[i].capture == capture) order->stream[i].capture = 0;
+    if (capture == ALL_CAPTURES || order->stream[i].capture == capture) order->stream[i].capture = 0;
   for (uint32_t i = 0; i < order->limits.events; i++) {
     struct rp_order_event *event = &order->event[i];
-    if (event->state == RP_ORDER_EVENT_FREE || event->capture != capture) continue;
+    if (event->state == RP_ORDER_EVENT_FREE || !event->capture) continue;
+    if (capture != ALL_CAPTURES && event->capture != capture) continue;
     event->capture = 0;
     if (event->state == RP_ORDER_EVENT_CAPTURED) rp_order_drop_event(order, order->events.keys[i].handle);
   }
@@ -118,7 +121,7 @@ void rp_order_capture_end(struct rp_order *order, const struct rp_order_site *si
     forget_capture(order, stream->capture);
   if (order->captures_active) return;
   order->capture_lost = false;
-  forget_capture(order, RP_ORDER_CAPTURE_LOST);
+  forget_capture(order, ALL_CAPTURES); /* also those whose first stream was destroyed meanwhile */
 }
 
 /* ---- work ---- */

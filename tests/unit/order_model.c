@@ -27,7 +27,8 @@ struct machine {
   uint64_t need[MODEL_CALLS *
                 STEPS]; /* steps that come before; a step that does not exist has no bit in `exist` */
   uint64_t exist;
-  int bound[MODEL_CALLS]; /* the call whose record a wait or event synchronisation means */
+  int bound[MODEL_CALLS];  /* the call whose record a wait or event synchronisation means */
+  int reborn[MODEL_CALLS]; /* how often the call's stream had been destroyed */
 };
 
 bool model_is_operation(enum model_kind kind) {
@@ -47,6 +48,17 @@ static bool is_item(const struct machine *machine, int call) {
   enum model_kind kind = machine->program->calls[call].kind;
   return model_is_operation(kind) || kind == MODEL_RECORD ||
          (kind == MODEL_WAIT && machine->bound[call] != UNBOUND);
+}
+
+static bool destroys(const struct machine *machine, int call) {
+  return machine->program->calls[call].kind == MODEL_DESTROY && stream_of(machine, call)->handle > 2;
+}
+
+static int destroyed_before(const struct machine *machine, int stream, int call) {
+  int destroyed = 0;
+  for (int i = 0; i < call; i++)
+    destroyed += machine->program->calls[i].stream == stream && destroys(machine, i);
+  return destroyed;
 }
 
 static void bind_events(struct machine *machine) {
@@ -76,9 +88,11 @@ enum which { SAME_STREAM, BLOCKING, LEGACY, ALL };
 static bool belongs(const struct machine *machine, int item, enum which which, int call) {
   const struct model_stream *stream = stream_of(machine, item);
   const struct model_call *asking = &machine->program->calls[call];
-  if (which == SAME_STREAM) return machine->program->calls[item].stream == asking->stream;
+  const int own = machine->program->calls[item].stream;
+  const bool exists = machine->reborn[item] == destroyed_before(machine, own, call);
+  if (which == SAME_STREAM) return own == asking->stream && exists;
   if (stream->context != asking->context) return false;
-  return which == ALL || (which == LEGACY ? stream->legacy : stream->blocking);
+  return which == ALL || (exists && (which == LEGACY ? stream->legacy : stream->blocking));
 }
 
 /* The ends of all items of some streams that were there at the time of call i. */
@@ -102,7 +116,7 @@ static uint64_t start_needs(const struct machine *machine, int call) {
   if (calls[call].kind == MODEL_PROGRAMMATIC) {
     need = BIT(call, HOST);
     for (int i = call - 1; i >= 0; i--)
-      if (calls[i].stream == calls[call].stream && model_is_operation(calls[i].kind))
+      if (belongs(machine, i, SAME_STREAM, call) && model_is_operation(calls[i].kind))
         return need | BIT(i, START);
   }
   for (int i = 0; calls[call].kind == MODEL_GRAPH && i < call; i++)
@@ -143,6 +157,8 @@ static void build(struct machine *machine, const struct model_program *program) 
   memset(machine, 0, sizeof *machine);
   machine->program = program;
   bind_events(machine);
+  for (int i = 0; i < program->count; i++)
+    machine->reborn[i] = destroyed_before(machine, program->calls[i].stream, i);
   for (int i = 0; i < program->count; i++) {
     enum model_kind kind = program->calls[i].kind;
     add_step(machine, i, HOST, host_needs(machine, i));

@@ -22,7 +22,9 @@ enum model_kind {
   MODEL_SYNC_STREAM, /* or a query that said "done" */
   MODEL_SYNC_EVENT,
   MODEL_SYNC_CONTEXT,
-  MODEL_FREE, /* orders nothing */
+  MODEL_FREE,    /* orders nothing */
+  MODEL_DESTROY, /* the stream, which comes back as a new one with the same handle; nothing for default
+                    streams */
   MODEL_KINDS
 };
 

@@ -622,6 +622,35 @@ static void destroying_a_stream_orders_nothing_and_its_handle_may_return(void **
   assert_true(known(second, HOST));
 }
 
+static void the_legacy_stream_does_not_wait_for_a_destroyed_one(void **state) {
+  (void)state;
+  rp_order_token lost = use(BLOCKING_A), kept = use(FREE_A);
+  record(FREE_A, EVENT);
+  wait_for(BLOCKING_B, EVENT);
+  rp_order_stream_destroy(order, BLOCKING_A);
+  assert_false(ordered(lost, LEGACY));
+  use(LEGACY);
+  assert_false(ordered(lost, LEGACY));
+  assert_true(ordered(kept, LEGACY));
+  sync_stream(HOST, LEGACY);
+  assert_false(known(lost, HOST));
+}
+
+static void a_capture_survives_the_end_of_its_stream(void **state) {
+  (void)state;
+  const struct rp_order_site a = at(FREE_A), b = at(FREE_B);
+  rp_order_capture_begin(order, &a);
+  rp_order_capture_begin(order, &b);
+  record(FREE_A, EVENT);
+  wait_for(FREE_C, EVENT);
+  rp_order_stream_destroy(order, FREE_A);
+  assert_int_equal(use(FREE_C), RP_ORDER_TOKEN_UNKNOWN);
+  rp_order_capture_end(order, &b);
+  assert_int_equal(use(FREE_C), RP_ORDER_TOKEN_UNKNOWN);
+  rp_order_capture_end(order, &a);
+  assert_int_not_equal(use(FREE_C), RP_ORDER_TOKEN_UNKNOWN);
+}
+
 static void threads_and_contexts_take_their_default_streams_along(void **state) {
   (void)state;
   rp_order_token token = use(PER_THREAD), named = use(FREE_A);
@@ -865,6 +894,8 @@ int main(void) {
       CASE(a_capture_whose_stream_does_not_fit_makes_no_order),
       CASE(captures_that_do_not_fit_make_no_order),
       CASE(destroying_a_stream_orders_nothing_and_its_handle_may_return),
+      CASE(the_legacy_stream_does_not_wait_for_a_destroyed_one),
+      CASE(a_capture_survives_the_end_of_its_stream),
       CASE(threads_and_contexts_take_their_default_streams_along),
       CASE(a_place_taken_again_remembers_nothing),
       CASE(components_are_taken_again_without_false_order),

@@ -128,6 +128,10 @@ static rp_order_token tell(struct rp_order *order, const struct model_call *call
   case MODEL_SYNC_CONTEXT:
     rp_order_sync_context(order, call->thread, call->context);
     break;
+  case MODEL_DESTROY:
+    rp_order_stream_destroy(order, site.stream);
+    rp_order_stream_create(order, site.context, site.stream, world[call->stream].blocking);
+    break;
   case MODEL_FREE:
   case MODEL_KINDS:
     break;
@@ -153,7 +157,8 @@ static void run(struct rp_order *order, const struct model_program *program, str
 
 static const char *const kind_names[MODEL_KINDS] = {
     "launch", "programmatic", "launch+event", "launch+completion", "graph",      "work",         "copy waits",
-    "copy",   "record",       "wait",         "sync stream",       "sync event", "sync context", "free"};
+    "copy",   "record",       "wait",         "sync stream",       "sync event", "sync context", "free",
+    "destroy"};
 
 static void fail_with(const struct model_program *program, uint64_t seed, const char *what, int a, int b,
                       bool model) {
