@@ -232,6 +232,11 @@ class ObservedTest(PlanTestCase):
         self.observe("--microbatches", "8", "--schedule", path)
         self.assert_follows(path)
 
+    def test_just_in_time_is_said(self):
+        self.observe("--stages", "2", "--microbatches", "4", "--allocation", "just_in_time")
+        self.assertIn("nothing to pool", self.document("--from-report", self.reports_dir)["provenance"]["note"])
+        self.assertIn("nothing to pool", self.plan("--from-report", self.reports_dir).stdout)
+
     def test_no_complete_step(self):
         result = self.plan("--from-report", self.folder)
         self.assertEqual(result.returncode, 1)
