@@ -34,6 +34,9 @@ rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *o
 /** Plans from a schedule file of torch. On failure `message` holds one line that names the file. */
 rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
                             char *message, size_t message_size);
+/** Plans again what a plan file lists. On failure `message` holds one line that names the file. */
+rp_status rp_plan_from_plan(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
+                            char *message, size_t message_size);
 
 /** Prints the plan for people. `stage` -1: all of them. */
 void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *provenance, int32_t stage,
