@@ -68,14 +68,9 @@ static rp_status depth_of(const struct rp_lifetime *lifetimes, size_t count, con
 }
 
 /* Whether other receive buffers of the step lie in the same allocation, or much else does. */
-static bool shares_allocation(const struct rp_life *lives, size_t count, size_t index) {
-  const struct rp_life *life = &lives[index];
-  if (!life->allocation_serial) return false;
-  if (life->allocation_bytes > life->bytes + OWN_ALLOCATION_ROUNDING_BYTES) return true;
-  if (life->allocation_bytes < 2 * life->bytes) return false; /* no second one fits */
-  for (size_t i = 0; i < count; i++)
-    if (i != index && lives[i].allocation_serial == life->allocation_serial) return true;
-  return false;
+static bool shares_allocation(const struct rp_life *life, bool has_neighbour) {
+  return life->allocation_serial &&
+         (has_neighbour || life->allocation_bytes > life->bytes + OWN_ALLOCATION_ROUNDING_BYTES);
 }
 
 static void update_numbers(struct rp_channel_state *state, uint32_t buffers, uint32_t depth) {
@@ -122,7 +117,7 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
     *lifetime = lives[i].public;
     lifetime->step = number;
     lifetime->microbatch = grouping->microbatch[i];
-    add_life(state, lives, count, i);
+    add_life(state, &lives[i], shares_allocation(&lives[i], grouping->has_neighbour[i]));
   }
   uint32_t depth = 0, held_at_once = 0;
   if (depth_of(lifetimes, group->size, &state->public, false, &depth) ||

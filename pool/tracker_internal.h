@@ -13,10 +13,12 @@
 #include "pool/address_map.h"
 #include "pool/tracker.h"
 
-/** Distinct (function, argument) pairs kept per lifetime, and distinct companions; more is counted, not kept. */
+/** Distinct (function, argument) pairs kept per lifetime, and distinct companions; more is counted, not kept.
+ */
 #define RP_LIFE_SIGNATURE 16
 #define RP_LIFE_COMPANIONS 24
-/** Steps that may be open at once: the current one, and those whose last buffers are not received again yet. */
+/** Steps that may be open at once: the current one, and those whose last buffers are not received again yet.
+ */
 #define RP_OPEN_STEPS 4
 
 /** A small set of 64-bit keys in order of first sight. */
