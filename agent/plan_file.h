@@ -21,6 +21,7 @@ struct rp_plan_provenance {
   const char *source;   /**< name of the schedule, or the path of the file */
   int32_t replicas;     /**< how often the job has this pipeline */
   const char *recvpool; /**< version of the writer */
+  const char *note;     /**< one sentence that a reader must know, or NULL */
 };
 
 /** The plan as JSON, or NULL without memory. Owned by the caller. */

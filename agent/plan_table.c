@@ -81,6 +81,7 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
       rp_schedule_supports_pool(provenance->source, &reason) >= 0)
     fprintf(out, "\n%s: %s.\n", provenance->source, reason);
   print_totals(plan, provenance->replicas, sizes, out);
+  if (provenance->note) fprintf(out, "%s\n", provenance->note);
 }
 
 /* --- timeline

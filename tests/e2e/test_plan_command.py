@@ -189,6 +189,20 @@ class RefusalTest(PlanTestCase):
             with self.subTest(words):
                 self.assert_refused(1, words, "--lowered", self.write("bad.csv", content))
 
+    def test_damaged_plan(self):
+        path = os.path.join(self.folder, "plan.json")
+        self.assert_success(self.plan(*ONE_F_ONE_B, "--output", path))
+        with open(path) as file:
+            whole = file.read()
+        for words, change in {"not whole JSON": lambda d: None, "is not a plan": lambda d: d.update(schema="x"),
+                              "version '3.0'": lambda d: d.update(schema_version="3.0"),
+                              "lists of receives": lambda d: d["ranks"][1]["receives"]["stage"].pop()}.items():
+            document = json.loads(whole)
+            change(document)
+            self.write("plan.json", json.dumps(document)[: -9 if words == "not whole JSON" else None])
+            with self.subTest(words):
+                self.assert_refused(1, words, "--compare", path, self.folder)
+
     def test_missing_files(self):
         self.assert_refused(1, "cannot be read: No such file", "--lowered", self.folder + "/none.csv")
         self.assert_refused(1, "cannot be read: Is a directory", "--lowered", self.folder)
@@ -215,6 +229,9 @@ class ObservedTest(PlanTestCase):
         for mine, theirs in zip(observed["ranks"], planned["ranks"], strict=True):
             self.assertEqual(mine["slots"], theirs["slots"])
         self.assertEqual(observed["totals"]["bytes_stock"], 6 * 8 * (128 << 10))
+        saved = os.path.join(self.folder, "plan.json")
+        self.assert_success(self.plan(*arguments, "8", "--output", saved))
+        self.assert_follows(saved)
         departed = self.plan("--compare", *arguments, "16", self.reports_dir)
         self.assertEqual(departed.returncode, 1)
         self.assertIn("rank 1, stage 1, activation: N is 16 in the plan and 8 in the run", departed.stdout)
@@ -231,6 +248,11 @@ class ObservedTest(PlanTestCase):
         path = os.path.join(LOWERED, "ZBVZeroBubble-p2-v2-n8.lowered.csv")
         self.observe("--microbatches", "8", "--schedule", path)
         self.assert_follows(path)
+
+    def test_just_in_time_is_said(self):
+        self.observe("--stages", "2", "--microbatches", "4", "--allocation", "just_in_time")
+        self.assertIn("nothing to pool", self.document("--from-report", self.reports_dir)["provenance"]["note"])
+        self.assertIn("nothing to pool", self.plan("--from-report", self.reports_dir).stdout)
 
     def test_no_complete_step(self):
         result = self.plan("--from-report", self.folder)

@@ -139,6 +139,16 @@ static void test_interleaved_four_ranks(void **state) {
   rp_schedule_fini(&s);
 }
 
+/* More ranks than one word of the sweep's bit set. */
+static void test_many_ranks(void **state) {
+  (void)state;
+  struct rp_schedule s = generate("interleaved_1f1b", 150, 2, 150);
+  assert_int_equal(s.stages, 300);
+  rp_schedule_fini(&s);
+  s = generate("looped_bfs", 129, 1, 3);
+  rp_schedule_fini(&s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_gpipe),
@@ -146,6 +156,7 @@ int main(void) {
       cmocka_unit_test(test_1f1b_lowered),
       cmocka_unit_test(test_interleaved_two_ranks),
       cmocka_unit_test(test_interleaved_four_ranks),
+      cmocka_unit_test(test_many_ranks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
