@@ -164,7 +164,7 @@ static struct rp__row *local_passes(const struct rp_schedule *schedule, enum rp_
   bool failed = !rows || !backwards;
   for (int32_t r = 0; !failed && r < schedule->ranks; r++) {
     struct rp__row sharded = {0};
-    rp__add_unshard_reshard(schedule, r, lowering >= RP_LOWERING_TORCH_2_15, &sharded);
+    rp__add_unshard_reshard(schedule, r, &sharded);
     if (lowering >= RP_LOWERING_TORCH_2_10) {
       add_reduce_grad(&sharded, &rows[r], backwards, schedule->microbatches,
                       lowering >= RP_LOWERING_TORCH_2_15);
