@@ -26,6 +26,7 @@ static size_t comm_count;                    /* lock */
 static struct rp_post_table posts;           /* lock */
 static bool profiler_expected;               /* lock */
 static uint64_t unmatched, matched;          /* lock */
+static uint64_t interposed_transfers;        /* lock */
 static struct rp_range_filter filter;        /* written under lock, read by anybody */
 static _Atomic uint64_t first_receive_ns;
 static uint32_t own_pid; /* set once, before any event */
@@ -263,6 +264,7 @@ void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t addre
   event.device = rp_driver_current_device();
   event.operations = operations_begun();
   pthread_mutex_lock(&lock);
+  interposed_transfers++;
   if (profiler_expected) rp_posts_add(&posts, receive, peer, address);
   hand_over(&event);
   pthread_mutex_unlock(&lock);
@@ -456,6 +458,13 @@ rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *c
 
 uint64_t rp_agent_first_receive_ns(void) {
   return atomic_load_explicit(&first_receive_ns, memory_order_relaxed);
+}
+
+uint64_t rp_agent_interposed_transfers(void) {
+  pthread_mutex_lock(&lock);
+  uint64_t count = interposed_transfers;
+  pthread_mutex_unlock(&lock);
+  return count;
 }
 
 void rp_agent_profiler_counts(uint64_t *out_unmatched, uint64_t *out_matched) {

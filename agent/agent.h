@@ -61,6 +61,8 @@ rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *c
                            struct rp_comm_info *comms, size_t capacity, size_t *comm_count);
 /** CLOCK_MONOTONIC of the first receive, 0 if there was none. */
 uint64_t rp_agent_first_receive_ns(void);
+/** Transfers that interposed calls announced. */
+uint64_t rp_agent_interposed_transfers(void);
 /** Transfers that only the profiler saw, and those that both did. */
 void rp_agent_profiler_counts(uint64_t *unmatched, uint64_t *matched);
 

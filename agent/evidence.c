@@ -19,23 +19,22 @@ void rp_evidence_set_cupti_reason(const char *reason) {
 }
 
 static void read_interposer(struct rp_evidence *out) {
-  unsigned transfers, allocations, copies, total, unused;
+  unsigned total, conflicts, unused;
   out->name = "interposer";
-  rp_hooks_count("ncclRecv", &transfers, &copies);
-  rp_hooks_count("pncclRecv", &total, &unused);
-  transfers += total;
-  rp_hooks_count("cudaMalloc", &allocations, &unused);
   rp_hooks_count("", &total, &unused);
+  rp_hooks_count("ncclRecv", &unused, &conflicts);
+  bool sees_transfers = rp_hooks_callers("ncclRecv") > 0 || rp_hooks_callers("pncclRecv") > 0 ||
+                        rp_agent_interposed_transfers() > 0;
   out->active = total > 0;
   if (total == 0)
     snprintf(out->reason, sizeof out->reason,
              "no loaded module imports a CUDA or NCCL function that can be hooked");
-  else if (copies > 0)
+  else if (conflicts > 0)
     snprintf(out->reason, sizeof out->reason, "%u callers use another copy of NCCL and were left alone",
-             copies);
-  else if (transfers == 0)
+             conflicts);
+  else if (!sees_transfers)
     snprintf(out->reason, sizeof out->reason,
-             "no loaded module imports ncclRecv: NCCL is static or found by dlsym");
+             "no loaded module imports ncclRecv: NCCL is not used, linked statically, or found by dlsym");
 }
 
 static void read_cupti(struct rp_evidence *out) {

@@ -44,6 +44,12 @@ void rp_hooks_count(const char *prefix, unsigned *slots, unsigned *conflicts) {
   }
 }
 
+unsigned rp_hooks_callers(const char *name) {
+  for (size_t i = 0; i < all_count; i++)
+    if (strcmp(all[i].name, name) == 0) return all[i].slots - all[i].own_slots;
+  return 0;
+}
+
 void rp_hook_look_for_modules(void) {
   if (rp_state_is_on()) rp_reporter_wait_for_modules();
 }

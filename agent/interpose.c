@@ -206,6 +206,7 @@ static void patch_slot(const struct module *module, void *handle, void **slot, s
     return;
   }
   hook->slots++;
+  if ((uintptr_t)meant >= module->text_begin && (uintptr_t)meant < module->text_end) hook->own_slots++;
   result->patched++;
 }
 

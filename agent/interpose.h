@@ -16,6 +16,7 @@ struct rp_hook {
   void *replacement;
   void **real;        /**< receives the function that callers meant, before the first slot is changed */
   unsigned slots;     /**< patched so far */
+  unsigned own_slots; /**< of these, in the module that defines the function */
   unsigned conflicts; /**< slots left alone since they mean another copy of the function */
 };
 

@@ -36,7 +36,7 @@ static char file_name[512];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake, progress;
-static bool running, stop;                   /* lock */
+static bool running, stop, wanted;           /* lock */
 static uint64_t scans_begun, scans_complete; /* lock */
 static _Atomic bool driver_ready;
 static _Atomic uint64_t scanned_changes;   /* state of the module list that is patched */
@@ -153,6 +153,7 @@ static bool request_scan(uint64_t changes) {
   uint64_t before = atomic_exchange_explicit(&requested_changes, changes, memory_order_acq_rel);
   if (before == changes) return false;
   pthread_mutex_lock(&lock);
+  wanted = true;
   pthread_cond_signal(&wake);
   pthread_mutex_unlock(&lock);
   return true;
@@ -179,7 +180,20 @@ void rp_reporter_wait_for_modules(void) {
 /* ---- the thread ---- */
 
 void rp_reporter_driver_initialised(void) {
+  if (atomic_load_explicit(&driver_ready, memory_order_relaxed)) return;
+  pthread_mutex_lock(&lock);
   atomic_store_explicit(&driver_ready, true, memory_order_release);
+  wanted = true;
+  pthread_cond_signal(&wake);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Versions and devices are asked for while the process runs: at its end the driver may be gone. */
+static void look_around(void) {
+  scan_if_changed();
+  pthread_mutex_lock(&write_lock);
+  refresh_versions();
+  pthread_mutex_unlock(&write_lock);
 }
 
 /* Whether the main thread has ended and this one is all that keeps the process alive. */
@@ -214,7 +228,8 @@ static bool report_is_due(uint64_t last_ns, bool *first_receive_reported) {
 static bool sleep_until_woken(uint64_t nanoseconds) {
   struct timespec until = from_now(nanoseconds);
   pthread_mutex_lock(&lock);
-  if (!stop) (void)pthread_cond_timedwait(&wake, &lock, &until);
+  if (!stop && !wanted) (void)pthread_cond_timedwait(&wake, &lock, &until);
+  wanted = false;
   bool stopping = stop;
   pthread_mutex_unlock(&lock);
   return !stopping;
@@ -228,7 +243,7 @@ static void *run(void *unused) {
   write_report("running");
   uint64_t last_ns = rp_now_ns();
   while (sleep_until_woken(pause_ns)) {
-    scan_if_changed();
+    look_around();
     if (report_is_due(last_ns, &first_receive_reported)) {
       write_report("running");
       last_ns = rp_now_ns();

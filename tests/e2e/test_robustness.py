@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import time
+import unittest
 
 import support
 from support import AGENT, PROGRAMS, RECVPOOL, TRAINER
@@ -19,15 +20,19 @@ class RobustnessTest(support.TestCase):
         extra = {"RECVPOOL_REPORT_DIR": self.reports_dir, "RECVPOOL_MIN_BYTES": "1", **extra}
         return support.run(command, env=support.simulated(CUDA_INJECTION64_PATH=AGENT, **extra))
 
+    def lines_of(self, result):
+        """Lines on stderr, without what the leak checker of a sanitizer build says about threads of a forked child."""
+        return [line for line in result.stderr.splitlines() if "was not suspended. False leaks are possible" not in line]
+
     def check_same(self, command, warnings=0, **extra):
         """Runs without and with the agent; returns the warning lines of the latter, at most `warnings` per process."""
         alone = support.run(command, env=support.simulated())
         attached = self.attached(command, **extra)
         self.assertEqual((attached.returncode, attached.stdout), (alone.returncode, alone.stdout),
                          alone.stderr + attached.stderr)
-        lines = attached.stderr.splitlines()
+        lines = self.lines_of(attached)
         own = [line for line in lines if line.startswith("recvpool")]
-        self.assertEqual([line for line in lines if line not in own], alone.stderr.splitlines())
+        self.assertEqual([line for line in lines if line not in own], self.lines_of(alone))
         self.assertLessEqual(len(own), warnings, own)
         return own
 
@@ -73,6 +78,7 @@ class RobustnessTest(support.TestCase):
         self.assertEqual(report["events"]["by_kind"]["alloc"], 8)
         self.assertEqual(report["events"]["by_kind"]["free"], 8)
 
+    @unittest.skipIf(os.environ.get("E2E_SANITIZE") == "thread", "ThreadSanitizer cannot join the main thread")
     def test_thread_outlives_main(self):
         report, = self.check_mode("thread_outlives_main")
         self.assertEqual(report["events"]["by_kind"]["alloc"], 2)

@@ -42,3 +42,25 @@ CUresult impl_cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t
 CUresult impl_cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
   return impl_cuStreamWriteValue64_v2(stream, addr, value, flags);
 }
+
+CUresult impl_cuStreamBeginCapture(CUstream hStream) {
+  return impl_cuStreamBeginCapture_v2(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult impl_cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                     cuuint64_t *id_out) {
+  return impl_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, NULL, NULL, NULL);
+}
+
+/* The first two forms report where instantiation failed; there is nothing to report here. */
+CUresult impl_cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+                                 char *logBuffer, size_t bufferSize) {
+  if (phErrorNode) *phErrorNode = NULL;
+  if (logBuffer && bufferSize > 0) logBuffer[0] = '\0';
+  return impl_cuGraphInstantiateWithFlags(phGraphExec, hGraph, 0);
+}
+
+CUresult impl_cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+                                    char *logBuffer, size_t bufferSize) {
+  return impl_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}

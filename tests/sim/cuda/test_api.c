@@ -56,6 +56,8 @@ static void test_address_by_version(void **state) {
   assert_ptr_equal(address("cuCtxSynchronize", 12080, 0), cuCtxSynchronize);
   assert_ptr_equal(address("cuGetProcAddress", 11030, 0), cuGetProcAddress);
   assert_ptr_equal(address("cuGetProcAddress", 12000, 0), cuGetProcAddress_v2);
+  assert_ptr_equal(address("cuGraphInstantiate", 12000, 0), cuGraphInstantiateWithFlags);
+  assert_ptr_equal(address("cuGraphInstantiate", 11000, 0), cuGraphInstantiate_v2);
 }
 
 static void test_address_by_default_stream(void **state) {
