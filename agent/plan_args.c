@@ -109,8 +109,7 @@ static bool parse_int(const char *text, int32_t least, int32_t most, int32_t *ou
   return true;
 }
 
-/* --- tensors
- * ------------------------------------------------------------------------------------------------------ */
+/* --- tensors --- */
 
 static uint64_t type_bits(const char *name) {
   static const struct {
@@ -161,8 +160,7 @@ static int take_size(struct rp_plan_arguments *a, int option, const char *value)
   return -1;
 }
 
-/* --- the other options
- * -------------------------------------------------------------------------------------------- */
+/* --- the other options --- */
 
 static int take_number(struct rp_plan_arguments *a, int option, const char *value) {
   int32_t number;

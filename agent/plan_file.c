@@ -58,8 +58,7 @@ static json_t *rank_json(const struct rp_plan *plan, int32_t rank, size_t *next_
                    "receives", receives_json(plan, rank, next_item));
 }
 
-/* --- classes
- * ------------------------------------------------------------------------------------------------------ */
+/* --- classes --- */
 
 static const char *class_reason(const struct rp_plan_class *c) {
   if (c->slots < c->buffers) return rp_reason_name(RP_REASON_POOLABLE);
@@ -113,8 +112,7 @@ static void append_classes(const struct rp_plan *plan, const struct rp_plan_clas
   }
 }
 
-/* --- the document
- * ------------------------------------------------------------------------------------------------- */
+/* --- the document --- */
 
 static json_t *options_json(const struct rp_plan *plan) {
   const struct rp_plan_options *o = &plan->options;

@@ -13,8 +13,7 @@ static void format_bytes(uint64_t bytes, char *out, size_t out_size) {
   snprintf(out, out_size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
 }
 
-/* --- table
- * -------------------------------------------------------------------------------------------------------- */
+/* --- table --- */
 
 static void print_bytes(FILE *out, uint64_t stock, uint64_t pooled) {
   const uint64_t values[] = {stock, pooled, stock - pooled};
@@ -84,8 +83,7 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
   if (provenance->note) fprintf(out, "%s\n", provenance->note);
 }
 
-/* --- timeline
- * ----------------------------------------------------------------------------------------------------- */
+/* --- timeline --- */
 
 static void print_tenant(const struct rp_plan *plan, const struct rp_plan_class *c, const uint32_t *tenant,
                          FILE *out) {
@@ -138,8 +136,7 @@ void rp_plan_print_timeline(const struct rp_plan *plan, int32_t stage, FILE *out
   free(tenants);
 }
 
-/* --- departures
- * --------------------------------------------------------------------------------------------------- */
+/* --- departures --- */
 
 /* The pools of one rank and direction in the order in which they first receive; `n`-th of them or NULL.
  * Stages of a run have no names, so pools are matched by this order. */

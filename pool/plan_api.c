@@ -146,8 +146,7 @@ rp_status rp_plan_slot(const struct rp_plan *plan, int32_t stage, enum rp_plan_d
   return RP_OK;
 }
 
-/* --- which schedules can pool
- * ------------------------------------------------------------------------------------- */
+/* --- which schedules can pool --- */
 
 static const struct {
   const char *name; /* lower case, without underscores */

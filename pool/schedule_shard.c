@@ -7,8 +7,7 @@
 
 #define MAX_ACTIVE_STAGES 3
 
-/* --- look-ahead
- * ----------------------------------------------------------------------------------------------- */
+/* --- look-ahead --- */
 
 /* For every unit of a row, the stages that it and the units after it compute on, nearest first, until there
  * are MAX_ACTIVE_STAGES; a unit counts whole. Built from the back with a move-to-front list, so the cost is
@@ -94,8 +93,7 @@ static bool lookahead_init(const struct rp_schedule *schedule, const struct rp_r
   return ok;
 }
 
-/* --- the pass
- * ------------------------------------------------------------------------------------------------- */
+/* --- the pass --- */
 
 struct shard {
   struct rp__row *to;

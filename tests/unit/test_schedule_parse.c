@@ -132,8 +132,7 @@ static void test_generated_round_trip(void **state) {
   }
 }
 
-/* --- refusals
- * --------------------------------------------------------------------------------------------------- */
+/* --- refusals --- */
 
 struct refusal {
   const char *text;
