@@ -1,7 +1,8 @@
 """Dumps the schedules of the installed torch, before and after its lowering, and what each rank receives by an independent
 calculation over torch's own action objects.
 
-    python dump.py FOLDER [--small]
+    python dump.py FOLDER [--small]           every schedule that torch has, over a grid
+    python dump.py FOLDER --random COUNT      random orders on one rank
 
 For every case NAME it writes NAME.compute.csv, NAME.lowered.csv and NAME.json.
 """
@@ -167,7 +168,11 @@ def main():
     folder, grid = sys.argv[1], SMALL if "--small" in sys.argv else GRID
     os.makedirs(folder, exist_ok=True)
     logging.disable(logging.CRITICAL)
-    count = write_random(folder, 4 if grid is SMALL else 100)
+    if "--random" in sys.argv:
+        count = write_random(folder, int(sys.argv[-1]))
+        print(f"torch {torch.__version__}: {count} random orders written to {folder}")
+        return
+    count = 0
     for name in LOOPED + V_SHAPED + SINGLE:
         for ranks in grid["ranks"]:
             for per_rank in grid["stages_per_rank"]:
