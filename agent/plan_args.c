@@ -30,33 +30,37 @@ enum {
   OPT_FORWARD_ONLY,
   OPT_POST_AT_USE,
   OPT_REPLICAS,
+  OPT_TORCH,
   OPT_JSON,
   OPT_OUTPUT,
   OPT_SHOW_TIMELINE,
 };
 
-static const struct option options[] = {{"schedule", required_argument, NULL, OPT_SCHEDULE},
-                                        {"lowered", required_argument, NULL, OPT_LOWERED},
-                                        {"from-report", required_argument, NULL, OPT_FROM_REPORT},
-                                        {"compare", no_argument, NULL, OPT_COMPARE},
-                                        {"stages", required_argument, NULL, OPT_STAGES},
-                                        {"ranks", required_argument, NULL, OPT_RANKS},
-                                        {"microbatches", required_argument, NULL, OPT_MICROBATCHES},
-                                        {"buffer-bytes", required_argument, NULL, OPT_BUFFER_BYTES},
-                                        {"tensor", required_argument, NULL, OPT_TENSOR},
-                                        {"stage", required_argument, NULL, OPT_STAGE},
-                                        {"slack", required_argument, NULL, OPT_SLACK},
-                                        {"receive-ahead", required_argument, NULL, OPT_RECEIVE_AHEAD},
-                                        {"granularity", required_argument, NULL, OPT_GRANULARITY},
-                                        {"mixed-sizes", no_argument, NULL, OPT_MIXED_SIZES},
-                                        {"forward-only", no_argument, NULL, OPT_FORWARD_ONLY},
-                                        {"post-at-use", no_argument, NULL, OPT_POST_AT_USE},
-                                        {"replicas", required_argument, NULL, OPT_REPLICAS},
-                                        {"json", no_argument, NULL, OPT_JSON},
-                                        {"output", required_argument, NULL, OPT_OUTPUT},
-                                        {"show-timeline", no_argument, NULL, OPT_SHOW_TIMELINE},
-                                        {"help", no_argument, NULL, 'h'},
-                                        {NULL, 0, NULL, 0}};
+static const struct option options[] = {
+    {"schedule", required_argument, NULL, OPT_SCHEDULE},
+    {"lowered", required_argument, NULL, OPT_LOWERED},
+    {"from-report", required_argument, NULL, OPT_FROM_REPORT},
+    {"compare", no_argument, NULL, OPT_COMPARE},
+    {"stages", required_argument, NULL, OPT_STAGES},
+    {"ranks", required_argument, NULL, OPT_RANKS},
+    {"microbatches", required_argument, NULL, OPT_MICROBATCHES},
+    {"buffer-bytes", required_argument, NULL, OPT_BUFFER_BYTES},
+    {"tensor", required_argument, NULL, OPT_TENSOR},
+    {"stage", required_argument, NULL, OPT_STAGE},
+    {"slack", required_argument, NULL, OPT_SLACK},
+    {"receive-ahead", required_argument, NULL, OPT_RECEIVE_AHEAD},
+    {"granularity", required_argument, NULL, OPT_GRANULARITY},
+    {"mixed-sizes", no_argument, NULL, OPT_MIXED_SIZES},
+    {"forward-only", no_argument, NULL, OPT_FORWARD_ONLY},
+    {"post-at-use", no_argument, NULL, OPT_POST_AT_USE},
+    {"torch", required_argument, NULL, OPT_TORCH},
+    {"replicas", required_argument, NULL, OPT_REPLICAS},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"output", required_argument, NULL, OPT_OUTPUT},
+    {"show-timeline", no_argument, NULL, OPT_SHOW_TIMELINE},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
 
 static int print_help(void) {
   puts(
@@ -79,6 +83,7 @@ static int print_help(void) {
       "  --granularity WHO    which buffers share slots: stage, direction or rank [stage]\n"
       "  --mixed-sizes        a slot may hold buffers of its size or smaller\n"
       "  --forward-only       evaluation: the forward is the last reader\n"
+      "  --torch VERSION      whose transfers a schedule without them gets [2.10 to 2.14, which agree]\n"
       "  --post-at-use        as if receives were posted directly before their first reader\n\n"
       "  --stage S            show this stage only\n"
       "  --replicas R         pipelines of the job, for its totals [1]\n"
@@ -109,8 +114,7 @@ static bool parse_int(const char *text, int32_t least, int32_t most, int32_t *ou
   return true;
 }
 
-/* --- tensors
- * ------------------------------------------------------------------------------------------------------ */
+/* --- tensors --- */
 
 static uint64_t type_bits(const char *name) {
   static const struct {
@@ -161,8 +165,7 @@ static int take_size(struct rp_plan_arguments *a, int option, const char *value)
   return -1;
 }
 
-/* --- the other options
- * -------------------------------------------------------------------------------------------- */
+/* --- the other options --- */
 
 static int take_number(struct rp_plan_arguments *a, int option, const char *value) {
   int32_t number;
@@ -182,6 +185,16 @@ static int take_number(struct rp_plan_arguments *a, int option, const char *valu
   }
   if (!parse_int(value, 0, MOST_SLACK, &number)) return wrong(option, value, "0 to 1024");
   *(option == OPT_SLACK ? &a->options.slack : &a->options.receive_ahead) = (uint32_t)number;
+  return -1;
+}
+
+/* "2.11" as 211. */
+static int take_torch(struct rp_plan_arguments *a, const char *value) {
+  int32_t minor;
+  if (strncmp(value, "2.", 2) != 0 || value[2] < '0' || value[2] > '9' ||
+      !parse_int(value + 2, 6, 99, &minor))
+    return wrong(OPT_TORCH, value, "a version from 2.6 on, such as 2.11");
+  a->options.torch_version = 200 + (int)minor;
   return -1;
 }
 
@@ -217,6 +230,8 @@ static int take_option(struct rp_plan_arguments *a, int option, const char *valu
   case OPT_POST_AT_USE:
     a->options.post_at_use = 1;
     return -1;
+  case OPT_TORCH:
+    return take_torch(a, value);
   case OPT_BUFFER_BYTES:
   case OPT_TENSOR:
     return take_size(a, option, value);

@@ -58,8 +58,7 @@ static json_t *rank_json(const struct rp_plan *plan, int32_t rank, size_t *next_
                    "receives", receives_json(plan, rank, next_item));
 }
 
-/* --- classes
- * ------------------------------------------------------------------------------------------------------ */
+/* --- classes --- */
 
 static const char *class_reason(const struct rp_plan_class *c) {
   if (c->slots < c->buffers) return rp_reason_name(RP_REASON_POOLABLE);
@@ -113,18 +112,19 @@ static void append_classes(const struct rp_plan *plan, const struct rp_plan_clas
   }
 }
 
-/* --- the document
- * ------------------------------------------------------------------------------------------------- */
+/* --- the document --- */
 
 static json_t *options_json(const struct rp_plan *plan) {
   const struct rp_plan_options *o = &plan->options;
   json_t *tensors = json_array();
   for (size_t i = 0; i < o->tensor_count; i++)
     json_array_append_new(tensors, integer(o->tensor_bytes[i]));
-  return json_pack("{s:I, s:I, s:s, s:b, s:b, s:b, s:o}", "slack_slots", (json_int_t)o->slack,
-                   "receive_ahead", (json_int_t)o->receive_ahead, "granularity",
-                   rp_plan_granularity_name(o->granularity), "mixed_sizes", o->mixed_sizes, "forward_only",
-                   o->forward_only, "post_at_use", o->post_at_use, "tensor_bytes", tensors);
+  return json_pack(
+      "{s:I, s:I, s:s, s:b, s:b, s:b, s:o, s:o}", "slack_slots", (json_int_t)o->slack, "receive_ahead",
+      (json_int_t)o->receive_ahead, "granularity", rp_plan_granularity_name(o->granularity), "mixed_sizes",
+      o->mixed_sizes, "forward_only", o->forward_only, "post_at_use", o->post_at_use, "torch_version",
+      o->torch_version ? json_sprintf("%d.%d", o->torch_version / 100, o->torch_version % 100) : json_null(),
+      "tensor_bytes", tensors);
 }
 
 static json_t *provenance_json(const struct rp_plan *plan, const struct rp_plan_provenance *p) {

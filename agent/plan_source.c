@@ -5,8 +5,7 @@
 
 #include "agent/plan_command.h"
 
-/* --- schedule files
- * ----------------------------------------------------------------------------------------------- */
+/* --- schedule files --- */
 
 #define MOST_FILE_BYTES ((size_t)4 << 30)
 
@@ -54,8 +53,7 @@ rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *opti
   return status;
 }
 
-/* --- reports
- * ------------------------------------------------------------------------------------------------------ */
+/* --- reports --- */
 
 struct observed {
   size_t just_in_time, other_style; /* channels */

@@ -98,6 +98,14 @@ class NumbersTest(PlanTestCase):
         self.assertEqual(ours["ranks"], theirs["ranks"])
         self.assertEqual(ours["classes"], theirs["classes"])
 
+    def test_the_version_of_torch_counts(self):
+        newer = os.path.join(SOURCE, "tests", "torch", "data", "torch-2.15", "Interleaved1F1B-p4-v2-n8.lowered.csv")
+        arguments = ("--schedule", "interleaved_1f1b", "--stages", "8", "--ranks", "4", "--microbatches", "8", "--torch")
+        self.assertEqual(self.document(*arguments, "2.15")["ranks"], self.document("--lowered", newer)["ranks"])
+        older = os.path.join(LOWERED, "Interleaved1F1B-p4-v2-n8.lowered.csv")
+        self.assertEqual(self.document(*arguments, "2.11")["ranks"], self.document("--lowered", older)["ranks"])
+        self.assertNotEqual(self.document("--lowered", newer)["ranks"], self.document("--lowered", older)["ranks"])
+
 
 class OutputTest(PlanTestCase):
     def test_file_is_the_document(self):
@@ -152,6 +160,9 @@ class RefusalTest(PlanTestCase):
             "--tensor is '2x3:q4'": [*ONE_F_ONE_B, "--tensor", "2x3:q4"],
             "--tensor is '4294967296x4294967296x2:bf16'": [*ONE_F_ONE_B, "--tensor", "4294967296x4294967296x2:bf16"],
             "--granularity is 'job'": [*ONE_F_ONE_B, "--granularity", "job"],
+            "--torch is '1.13'": [*ONE_F_ONE_B, "--torch", "1.13"],
+            "--torch is '2.'": [*ONE_F_ONE_B, "--torch", "2."],
+            "--torch is '2.5'": [*ONE_F_ONE_B, "--torch", "2.5"],
             "--replicas is '0'": [*ONE_F_ONE_B, "--replicas", "0"],
             "there is no option --frobnicate": ["--frobnicate"],
             "needs a value": ["--schedule"],
