@@ -176,8 +176,19 @@ static rp_status find_or_make_buffer(struct rp_tracker *tracker, const struct rp
   return new_buffer(tracker, event, out);
 }
 
+/* NCCL tells its profiler of every replay of a captured receive; nothing tells of the uses in the same graph.
+ */
+static bool is_replay(struct rp_tracker *tracker, const struct rp_event *event) {
+  const struct rp_buffer *buffer = buffer_at(tracker, event->address);
+  return buffer && buffer->captured && event->source == RP_SOURCE_NCCL_PROFILER;
+}
+
 static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event *event) {
   if (event->bytes < tracker->options.min_bytes || event->address + event->bytes <= event->address) {
+    tracker->events_ignored++;
+    return RP_OK;
+  }
+  if (is_replay(tracker, event)) {
     tracker->events_ignored++;
     return RP_OK;
   }

@@ -106,8 +106,17 @@ static void captured_buffers_stay_captured(void **state) {
   assert_true(before.would_save_bytes > 0);
   rp_snapshot_fini(&before);
   step_of(&feed, 2, SIZE, RP_EVENT_FLAG_CAPTURED);
-  for (int i = 0; i < 10; i++)
+  for (int i = 0; i < 10; i++) {
     emit(&feed, (struct rp_event){.kind = RP_EVENT_GRAPH_LAUNCH, .aux = 77});
+    for (int b = 0; b < BUFFERS;
+         b++) /* NCCL's profiler hears of the replayed transfers, under its own handle */
+      emit(&feed, (struct rp_event){.kind = RP_EVENT_RECV,
+                                    .source = RP_SOURCE_NCCL_PROFILER,
+                                    .address = buffer(b),
+                                    .bytes = SIZE,
+                                    .peer = 1,
+                                    .comm = 99});
+  }
   assert_graph_captured(look(&feed)); /* what SIGKILL would leave */
   steps(&feed, 4, 2);
   assert_graph_captured(finish(&feed));
