@@ -135,8 +135,8 @@ static int mode_cuda_in_allocator(void) {
   stage_create(&stage);
   on_agent_allocation = allocate_and_free;
   atomic_store(&armed, true);
-  for (int i = 0; i < 1000; i++)
-    (void)device_buffer();
+  for (int step = 0; step < 5; step++)
+    run_step(&stage, step);
   print_sink("done", &stage);
   return 0;
 }
