@@ -70,6 +70,13 @@ static int is_report_name(const struct dirent *entry) {
   return entry->d_name[0] != '.' && dot && strcmp(dot, ".json") == 0;
 }
 
+/* What lies in a folder; a pipe there would wait for a writer for ever, a device may have no end. */
+static rp_status add_entry(struct rp_read_set *set, const char *path) {
+  struct stat info;
+  bool other = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+  return other ? skip(set, path, "not a regular file") : add_file(set, path);
+}
+
 static rp_status add_folder(struct rp_read_set *set, const char *dir) {
   struct dirent **entries = NULL;
   int count = scandir(dir, &entries, is_report_name, alphasort);
@@ -79,7 +86,7 @@ static rp_status add_folder(struct rp_read_set *set, const char *dir) {
     size_t size = strlen(dir) + strlen(entries[i]->d_name) + 2;
     char *path = malloc(size);
     if (path) snprintf(path, size, "%s/%s", dir, entries[i]->d_name);
-    if (status == RP_OK) status = path ? add_file(set, path) : RP_ERROR_NO_MEMORY;
+    if (status == RP_OK) status = path ? add_entry(set, path) : RP_ERROR_NO_MEMORY;
     free(path);
     free(entries[i]);
   }

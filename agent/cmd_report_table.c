@@ -20,10 +20,11 @@ static const char *text_of(const json_t *object, const char *key, const char *ot
   return text ? text : otherwise;
 }
 
-/* Text from a file, which may hold what a terminal would obey: control characters become '?'. */
-static void print_plain(FILE *out, const char *text) {
-  for (; *text; text++)
-    fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+/* Text from a file, cut to what fits, without what a terminal would obey. */
+static const char *plain_text(const char *text, char *out, size_t out_size) {
+  snprintf(out, out_size, "%s", text);
+  rp_cmd_plain(out);
+  return out;
 }
 
 static uint64_t count_of(const json_t *object, const char *key) {
@@ -42,7 +43,10 @@ static bool in_job(const struct rp_read_set *set, size_t report, size_t job) {
 uint64_t rp_report_total(const struct rp_read_set *set, size_t job, const char *key) {
   uint64_t sum = 0;
   for (size_t i = 0; i < set->count; i++)
-    if (in_job(set, i, job)) sum += count_of(json_object_get(set->reports[i].json, "totals"), key);
+    if (in_job(set, i, job)) {
+      uint64_t more = count_of(json_object_get(set->reports[i].json, "totals"), key);
+      sum = more > INT64_MAX - sum ? INT64_MAX : sum + more; /* JSON has no more room */
+    }
   return sum;
 }
 
@@ -138,14 +142,14 @@ static void format_process(const json_t *report, char *rank, char *process, size
     snprintf(rank, size, "-");
   snprintf(process, size, "%.40s:%llu", text_of(identity, "host", "?"),
            (unsigned long long)count_of(identity, "pid"));
-  for (char *c = process; *c; c++)
-    if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+  rp_cmd_plain(process);
 }
 
 #define ROW "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s  %s\n"
 
 static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel) {
-  char stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32], needed[32], saved[32];
+  char direction[32], reason[64], stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32],
+      needed[32], saved[32];
   const json_t *from = json_object_get(channel, "peer");
   snprintf(stage, sizeof stage, "%llu", (unsigned long long)count_of(channel, "stage_ordinal"));
   snprintf(peer, sizeof peer, json_is_integer(from) ? "%lld" : "-", (long long)json_integer_value(from));
@@ -156,8 +160,10 @@ static void print_channel(FILE *out, const char *rank, const char *process, cons
   format_bytes(count_of(channel, "held_bytes"), held, sizeof held);
   format_bytes(count_of(channel, "needed_bytes"), needed, sizeof needed);
   format_bytes(count_of(channel, "would_save_bytes"), saved, sizeof saved);
-  fprintf(out, ROW, rank, process, text_of(channel, "direction", "unknown"), stage, peer, buffers, depth,
-          slots, size, held, needed, saved, reason_of(channel));
+  fprintf(out, ROW, rank, process,
+          plain_text(text_of(channel, "direction", "unknown"), direction, sizeof direction), stage, peer,
+          buffers, depth, slots, size, held, needed, saved,
+          plain_text(reason_of(channel), reason, sizeof reason));
 }
 
 static void print_report(FILE *out, const json_t *report) {
@@ -179,7 +185,7 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
     if (processes++ == 0 || start < first) first = start;
   }
   char when[32] = "?";
-  time_t seconds = (time_t)first;
+  time_t seconds = first > 0 && first < 1e12 ? (time_t)first : 0;
   struct tm broken;
   if (gmtime_r(&seconds, &broken)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%SZ", &broken);
   if (set->job_count > 1)
@@ -239,8 +245,8 @@ static void print_notes(FILE *out, const struct rp_read_set *set) {
   json_t *count;
   json_object_foreach(notes, text, count) {
     long long times = json_integer_value(count);
-    fputs("note: ", out);
-    print_plain(out, text);
+    char line[1024];
+    fprintf(out, "note: %s", plain_text(text, line, sizeof line));
     fprintf(out, times > 1 ? " (%lld processes)\n" : "\n", times);
   }
   json_decref(notes);

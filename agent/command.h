@@ -24,6 +24,9 @@ int rp_cmd_plan(int argc, char **argv);
 
 /** Prints "recvpool SUBCOMMAND: message" on stderr, as one line. */
 void rp_cmd_error(const char *subcommand, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Replaces what a terminal would obey (control characters of ASCII and, as UTF-8, of Latin-1) by '?', in
+ * place. */
+void rp_cmd_plain(char *text);
 /** Says what is wrong with the option that getopt_long answered with '?' or ':'; returns RP_EXIT_USAGE. */
 int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optind_before);
 

@@ -1,5 +1,7 @@
 /* The recvpool command: picks the subcommand. */
+#include <limits.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,13 +36,22 @@ static void print_help(FILE *out) {
     fprintf(out, "  %-20s %s [%s]\n  %20s %s\n", row->name, row->values, row->default_text, "", row->help);
 }
 
+void rp_cmd_plain(char *text) {
+  for (unsigned char *c = (unsigned char *)text; *c; c++) {
+    bool latin = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
+    if (latin) c[1] = '?';
+    if (latin || *c < 0x20 || *c == 0x7f) *c = '?';
+  }
+}
+
 void rp_cmd_error(const char *subcommand, const char *format, ...) {
+  char text[2 * PATH_MAX];
   va_list arguments;
   va_start(arguments, format);
-  fprintf(stderr, "recvpool %s: ", subcommand);
-  vfprintf(stderr, format, arguments);
-  fputc('\n', stderr);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  rp_cmd_plain(text);
+  fprintf(stderr, "recvpool %s: %s\n", subcommand, text);
 }
 
 int main(int argc, char **argv) {

@@ -138,7 +138,21 @@ static rp_status new_buffer(struct rp_tracker *tracker, const struct rp_event *e
 
 /* ---- receives ---- */
 
+/* A handle in use again belongs to another communicator, whose peers are others. */
+static void forget_ended_peers(struct rp_tracker *tracker, uint64_t comm) {
+  size_t kept = 0;
+  for (size_t i = 0; i < tracker->peer_count; i++)
+    if (tracker->peers[i].comm != comm || !tracker->peers[i].ended)
+      tracker->peers[kept++] = tracker->peers[i];
+  tracker->peer_count = kept;
+}
+
 static void note_peer(struct rp_tracker *tracker, const struct rp_event *event) {
+  for (size_t i = 0; i < tracker->peer_count; i++)
+    if (tracker->peers[i].ended && tracker->peers[i].comm == event->comm) {
+      forget_ended_peers(tracker, event->comm);
+      break;
+    }
   for (size_t i = 0; i < tracker->peer_count; i++) {
     const struct rp_peer_order *known = &tracker->peers[i];
     if (known->comm == event->comm && known->peer == event->peer && known->bytes == event->bytes) return;
@@ -151,7 +165,10 @@ static void note_peer(struct rp_tracker *tracker, const struct rp_event *event) 
     tracker->peer_capacity = capacity;
   }
   tracker->peers[tracker->peer_count++] =
-      (struct rp_peer_order){event->comm, event->bytes, event->peer, event->kind == RP_EVENT_RECV};
+      (struct rp_peer_order){.comm = event->comm,
+                             .bytes = event->bytes,
+                             .peer = event->peer,
+                             .receive_first = event->kind == RP_EVENT_RECV};
 }
 
 /* Step that a further receive into `buffer` belongs to: one after its last. A buffer that lags by more than
@@ -349,12 +366,9 @@ static rp_status take_send(struct rp_tracker *tracker, const struct rp_event *ev
   return RP_OK;
 }
 
-/* The handle may be given to another communicator, whose peers are others. */
-static void forget_peers(struct rp_tracker *tracker, uint64_t comm) {
-  size_t kept = 0;
+static void end_peers(struct rp_tracker *tracker, uint64_t comm) {
   for (size_t i = 0; i < tracker->peer_count; i++)
-    if (tracker->peers[i].comm != comm) tracker->peers[kept++] = tracker->peers[i];
-  tracker->peer_count = kept;
+    tracker->peers[i].ended |= tracker->peers[i].comm == comm;
 }
 
 static void finish_buffer(struct rp_tracker *tracker, struct rp_buffer *buffer, uint64_t time_ns) {
@@ -392,14 +406,14 @@ rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *ev
   case RP_EVENT_COPY_READ:
     take_access(tracker, event, RP_ACCESS_COPY);
     return RP_OK;
+  case RP_EVENT_COMM_DESTROY:
+    end_peers(tracker, event->comm);
+    return RP_OK;
   case RP_EVENT_LABEL:
     if (event->aux)
       rp_labels_push(&tracker->labels, event->tid, event->function);
     else
       rp_labels_pop(&tracker->labels, event->tid);
-    return RP_OK;
-  case RP_EVENT_COMM_DESTROY:
-    forget_peers(tracker, event->comm);
     return RP_OK;
   default: /* counted; order events are for the guard */
     return RP_OK;

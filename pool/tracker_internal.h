@@ -87,6 +87,7 @@ struct rp_peer_order {
   uint64_t comm, bytes;
   int32_t peer;
   bool receive_first;
+  bool ended; /**< its communicator was destroyed; forgotten when another one gets the handle */
 };
 
 /** A channel as it persists over steps. */

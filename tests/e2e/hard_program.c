@@ -135,8 +135,8 @@ static int mode_cuda_in_allocator(void) {
   stage_create(&stage);
   on_agent_allocation = allocate_and_free;
   atomic_store(&armed, true);
-  for (int i = 0; i < 1000; i++)
-    (void)device_buffer();
+  for (int step = 0; step < 5; step++)
+    run_step(&stage, step);
   print_sink("done", &stage);
   return 0;
 }
@@ -225,6 +225,36 @@ static int mode_nccl_thread(void) {
     }
   }
   print_sink("done", &stage);
+  return 0;
+}
+
+/* Another module loaded and unloaded before every launch, as autotuners do. */
+static void launch_between_unloads(int rounds) {
+  struct stage stage;
+  check(rpsim_register_kernels(copy_kernels, 2), "register");
+  stage_create(&stage);
+  exchange(&stage, 0);
+  struct launch launch = {function_named(copy_kernels[1].name), &stage, 0};
+  void *to = stage.sink, *from = stage.into[0];
+  size_t bytes = BYTES;
+  void *params[] = {&to, &from, &bytes};
+  for (int i = 0; i < rounds; i++) {
+    CUmodule other;
+    check(cuModuleLoadData(&other, "image"), "cuModuleLoadData");
+    check(cuModuleUnload(other), "cuModuleUnload");
+    check(cuLaunchKernel(launch.function, 1, 1, 1, 1, 1, 1, 0, (CUstream)stage.stream, params, NULL),
+          "cuLaunchKernel");
+  }
+  print_sink("done", &stage);
+}
+
+static int mode_few_unloads(void) {
+  launch_between_unloads(100);
+  return 0;
+}
+
+static int mode_many_unloads(void) {
+  launch_between_unloads(3000);
   return 0;
 }
 
@@ -383,6 +413,8 @@ int main(int argc, char **argv) {
       {"cuda_in_allocator", mode_cuda_in_allocator},
       {"graph", mode_graph},
       {"nccl_thread", mode_nccl_thread},
+      {"few_unloads", mode_few_unloads},
+      {"many_unloads", mode_many_unloads},
       {"thread_storm", mode_thread_storm},
       {"fork_storm", mode_fork_storm},
       {"exit_elsewhere", mode_exit_elsewhere},

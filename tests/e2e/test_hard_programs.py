@@ -56,6 +56,15 @@ class HardProgramsTest(support.TestCase):
     def test_work_of_nccls_own_thread_without_cupti(self):
         self.check_nccl_thread(RECVPOOL_CUPTI="off")
 
+    def test_unloads_cost_no_memory(self):
+        used = []
+        for mode, launches in (("few_unloads", 100), ("many_unloads", 3000)):
+            self.reports_dir = os.path.join(self.folder, mode)
+            report, = self.check_same(mode)
+            self.assertEqual(report["events"]["by_kind"]["kernel"], launches)
+            used.append(report["agent_cost"]["agent_bytes"])
+        self.assertEqual(used[0], used[1])
+
     def test_thread_storm(self):
         report, = self.check_same("thread_storm")
         self.assertEqual(report["events"]["by_kind"]["copy_read"], 8 + 40 * 64)

@@ -49,6 +49,65 @@ class ReportCommandTest(support.TestCase):
         self.assert_success(result)
         self.assertEqual({row[0] for row in self.rows(result.stdout)}, {"3"})
 
+    def test_folder_full_of_traps(self):
+        self.sample("prealloc", "0")
+        good = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        with open(good) as file:
+            report = json.load(file)
+        os.mkfifo(os.path.join(self.reports_dir, "pipe.json"))
+        os.mkdir(os.path.join(self.reports_dir, "folder.json"))
+        os.symlink("/dev/zero", os.path.join(self.reports_dir, "device.json"))
+        os.symlink("nowhere", os.path.join(self.reports_dir, "link.json"))
+        traps = {"deep.json": "[" * 1000000, "zero.json": "\0" * 100, "\x1b]0;name\x07.json": "{"}
+        for name, text in traps.items():
+            with open(os.path.join(self.reports_dir, name), "w") as file:
+                file.write(text)
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual(len(result.stderr.splitlines()), 7, result.stderr)
+        self.assertNotIn("\x1b", result.stderr)
+        self.assertEqual(len(self.rows(result.stdout)), 2)
+        result = self.report("--json", self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual(len(json.loads(result.stdout)["skipped"]), 7)
+
+    def test_hostile_reports(self):
+        self.sample("prealloc", "0")
+        good = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        with open(good) as file:
+            text = file.read()
+        evil = "\x1b]0;evil\x07\u009b31m\r\n\x7f"
+
+        def poisoned(value):
+            if isinstance(value, dict):
+                return {key: poisoned(child) for key, child in value.items()}
+            if isinstance(value, list):
+                return [poisoned(child) for child in value]
+            return evil if isinstance(value, str) else 2**63 - 1 if isinstance(value, int) else value
+
+        report = json.loads(text)
+        variants = [poisoned(report), dict(poisoned(report), process={"start_unix_seconds": 1e300, "rank": -5}),
+                    dict(report, process={}, channels=[1, None, [], "x", {}, {"decision": 5, "depth": "x", "lifetimes": 3}],
+                         totals={"held_bytes": -1}, evidence=5, warnings=[1, {}, evil], communicators=[1, {"id": 5}])]
+        for number, variant in enumerate(variants):
+            variant.update(schema=report["schema"], schema_version=report["schema_version"])
+            for arguments in ([], ["--json"]):
+                path = os.path.join(self.folder, f"hostile-{number}.json")
+                with open(path, "w") as file:
+                    json.dump(variant, file)
+                result = self.report(*arguments, path, path, good)
+                self.assert_success(result)
+                control = [c for c in result.stdout if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]
+                self.assertEqual(control if not arguments else [], [])
+                if arguments:
+                    self.assertGreaterEqual(json.loads(result.stdout)["totals"]["held_bytes"], 0)
+
+    def test_as_many_reports_as_a_large_job_leaves(self):
+        self.sample("prealloc", *[str(rank) for rank in range(512)])
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual(len(self.rows(result.stdout)), 1024)
+
     def test_unusable_files_are_named_and_skipped(self):
         self.sample("prealloc", "0")
         good = os.path.join(self.reports_dir, "node_one-1000-900.json")
