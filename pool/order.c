@@ -291,10 +291,9 @@ struct rp_order_stream *rp_order_get_stream(struct rp_order *order, const struct
   return stream_add(order, &key, key.context, site->stream == RP_ORDER_STREAM_PER_THREAD);
 }
 
+/* A legacy stream goes with its context only. */
 static void stream_remove(struct rp_order *order, uint32_t slot) {
   struct rp_order_stream *stream = &order->stream[slot];
-  struct rp_order_context *context = rp_order_context_of(order, stream);
-  if (stream->legacy) context->legacy = RP_ORDER_NO_SLOT;
   component_retire(order, stream->component);
   stream->component = RP_ORDER_NO_SLOT;
   stream->capture = 0;

@@ -188,7 +188,8 @@ void rp_order_capture_end(struct rp_order *order, const struct rp_order_site *si
 
 /* ---- questions: change nothing, O(1) for a token ---- */
 
-/** Would an operation issued now at `site` begin after the access completed? */
+/** Would an operation issued now at `site` begin after the access completed? (That a graph launch comes after
+ * the previous one of its executable is not considered.) */
 bool rp_order_before(const struct rp_order *order, rp_order_token token, const struct rp_order_site *site);
 /** Does `thread` know that the access completed? */
 bool rp_order_before_host(const struct rp_order *order, rp_order_token token, uint64_t thread);

@@ -123,16 +123,15 @@ void rp_order_capture_end(struct rp_order *order, const struct rp_order_site *si
 
 /* ---- work ---- */
 
-/* A component for the stream's accesses. Its start lies before the first of them. */
+/* A component for the stream's accesses. The start of what came before lies before all of them: start_own
+ * stays. */
 static bool need_component(struct rp_order *order, struct rp_order_stream *stream,
                            const struct rp_order_site *site) {
   if (stream->component != RP_ORDER_NO_SLOT) return true;
   const struct rp_order_context *context = rp_order_context_of(order, stream);
   const uint64_t thread = site->stream == RP_ORDER_STREAM_PER_THREAD ? site->thread : 0;
   stream->component = rp_order_component_take(order, context ? context->id : 0, site->stream, thread);
-  if (stream->component == RP_ORDER_NO_SLOT) return false;
-  stream->start_own = order->component[stream->component].base;
-  return true;
+  return stream->component != RP_ORDER_NO_SLOT;
 }
 
 /* The operation that just began is an access: the stream's clock says so to all that come after it. */

@@ -158,7 +158,10 @@ static void order_is_transitive(void **state) {
 static void foreign_events_make_no_order_until_destroyed(void **state) {
   (void)state;
   rp_order_token token = use(FREE_A);
+  record(FREE_A, EVENT);
   rp_order_event_foreign(order, EVENT);
+  rp_order_sync_event(order, HOST, EVENT);
+  assert_false(known(token, HOST));
   record(FREE_A, EVENT);
   wait_for(FREE_B, EVENT);
   rp_order_sync_event(order, HOST, EVENT);
@@ -347,6 +350,10 @@ static void synchronous_copies_wait_by_kind(void **state) {
     assert_true(ordered(before, BLOCKING_B));
     assert_false(known(free_stream, HOST));
   }
+  const struct rp_order_site flagged = programmatic(FREE_B); /* means nothing for a copy */
+  rp_order_token before = use(FREE_B);
+  rp_order_copy_sync(order, &flagged, RP_ORDER_COPY_DEVICE_TO_DEVICE);
+  assert_true(ordered_at(before, flagged));
 }
 
 static void host_accesses_come_before_what_the_thread_does_next(void **state) {
@@ -357,6 +364,9 @@ static void host_accesses_come_before_what_the_thread_does_next(void **state) {
   assert_false(ordered_at(token, by(HOST_2, FREE_A)));
   use(FREE_A);
   assert_true(ordered_at(token, by(HOST_2, FREE_A)));
+  rp_order_token second = rp_order_host_access(order, HOST);
+  use(FREE_A);
+  assert_true(ordered_at(second, by(HOST_2, FREE_A)));
 }
 
 /* ---- launch attributes, graphs ---- */
@@ -418,6 +428,27 @@ static void events_of_launch_attributes_say_little(void **state) {
   rp_order_event_record(order, &site, EVENT, RP_ORDER_RECORD_LAUNCHED); /* replaces what was there */
   wait_for(FREE_C, EVENT);
   assert_false(ordered(first, FREE_C));
+}
+
+static void programmatic_events_know_no_more_than_the_launch(void **state) {
+  (void)state;
+  const struct rp_order_site site = at(BLOCKING_A);
+  rp_order_token other = use(FREE_B);
+  use(BLOCKING_A);
+  rp_order_token legacy = use(LEGACY);
+  record(FREE_B, EVENT);
+  wait_for(BLOCKING_A, EVENT);
+  access_at(programmatic(BLOCKING_A)); /* does not wait for either */
+  rp_order_event_record(order, &site, EVENT_2, RP_ORDER_RECORD_PROGRAMMATIC);
+  wait_for(FREE_C, EVENT_2);
+  assert_false(ordered(other, FREE_C));
+  assert_false(ordered(legacy, FREE_C));
+  rp_order_token later = use(LEGACY);
+  access_at(programmatic(BLOCKING_A));
+  rp_order_event_record(order, &site, EVENT_2,
+                        RP_ORDER_RECORD_PROGRAMMATIC); /* no barrier as an ordinary one */
+  sync_stream(HOST, BLOCKING_A);
+  assert_false(known(later, HOST));
 }
 
 static void graph_launches_are_ordered_by_stream_and_executable(void **state) {
@@ -488,7 +519,68 @@ static void foreign_events_draw_into_captures_too(void **state) {
   wait_for(FREE_B, EVENT);
   assert_int_equal(use(FREE_B), RP_ORDER_TOKEN_UNKNOWN);
   rp_order_capture_end(order, &a);
-  assert_int_not_equal(use(FREE_B), RP_ORDER_TOKEN_UNKNOWN);
+  rp_order_token token = use(FREE_B);
+  assert_int_not_equal(token, RP_ORDER_TOKEN_UNKNOWN);
+  record(FREE_B, EVENT); /* still foreign */
+  wait_for(FREE_A, EVENT);
+  assert_false(ordered(token, FREE_A));
+}
+
+static void the_latest_record_decides_whether_an_event_is_captured(void **state) {
+  (void)state;
+  const struct rp_order_site a = at(FREE_A);
+  rp_order_capture_begin(order, &a);
+  record(FREE_A, EVENT);
+  record(FREE_A, EVENT_2);
+  record(FREE_A, EVENT_3);
+  rp_order_token token = use(FREE_B);
+  record(FREE_B, EVENT); /* a real one */
+  wait_for(FREE_C, EVENT);
+  assert_true(ordered(token, FREE_C));
+  rp_order_event_destroy(order, EVENT_2);
+  rp_order_event_foreign(order, EVENT_2);
+  wait_for(FREE_C, EVENT_2); /* another event at the same handle, not captured */
+  assert_true(ordered(token, FREE_C));
+  struct rp_order_site flagged = at(FREE_B);
+  flagged.flags = RP_ORDER_CAPTURED;
+  rp_order_event_record(order, &flagged, EVENT, RP_ORDER_RECORD_STREAM); /* captured, by the caller's word */
+  wait_for(BLOCKING_A, EVENT);
+  assert_false(ordered(token, BLOCKING_A));
+}
+
+static void captures_leave_no_events_behind(void **state) {
+  (void)state;
+  restart(&(struct rp_order_limits){.events = 1});
+  const struct rp_order_site a = at(FREE_A);
+  rp_order_capture_begin(order, &a);
+  record(FREE_A, EVENT);
+  record(FREE_B, EVENT_2); /* does not drive out what says that EVENT is captured */
+  wait_for(FREE_C, EVENT);
+  assert_int_equal(use(FREE_C), RP_ORDER_TOKEN_UNKNOWN);
+  rp_order_capture_end(order, &a);
+  rp_order_token token = use(FREE_B);
+  record(FREE_B, EVENT_2);
+  wait_for(FREE_C, EVENT_2);
+  assert_true(ordered(token, FREE_C));
+}
+
+static void a_capture_whose_stream_does_not_fit_makes_no_order(void **state) {
+  (void)state;
+  restart(&(struct rp_order_limits){.streams = 2});
+  rp_order_token token = use(FREE_A);
+  use(FREE_B);
+  const struct rp_order_site origin = at(FREE_C);
+  rp_order_capture_begin(order, &origin);
+  record(FREE_C, EVENT);
+  wait_for(FREE_A, EVENT); /* really captured from here on */
+  record(FREE_A, EVENT_2);
+  wait_for(FREE_B, EVENT_2);
+  rp_order_capture_end(order, &origin);
+  assert_false(ordered(token, FREE_B));
+  const struct rp_order_site second = at(FREE_B); /* one that fits: what is not known is not captured */
+  rp_order_capture_begin(order, &second);
+  wait_for(FREE_A, EVENT_3);
+  assert_int_not_equal(use(FREE_A), RP_ORDER_TOKEN_UNKNOWN);
 }
 
 static void captures_that_do_not_fit_make_no_order(void **state) {
@@ -538,9 +630,30 @@ static void threads_and_contexts_take_their_default_streams_along(void **state) 
   assert_false(ordered(token, PER_THREAD)); /* the id belongs to another thread now */
   assert_false(known(named, HOST));
   rp_order_token legacy = use(LEGACY);
+  use(BLOCKING_A);
   rp_order_context_destroy(order, CONTEXT);
   assert_false(ordered(legacy, LEGACY));
   assert_false(ordered(named, FREE_A));
+}
+
+static void a_place_taken_again_remembers_nothing(void **state) {
+  (void)state;
+  restart(&(struct rp_order_limits){.contexts = 1, .threads = 1, .streams = 2});
+  rp_order_stream_create(order, CONTEXT, BLOCKING_A, true);
+  rp_order_token token = use(BLOCKING_A);
+  sync_stream(HOST, BLOCKING_A);
+  rp_order_thread_exit(order, HOST);
+  rp_order_host_access(order, HOST_2);
+  assert_false(known(token, HOST_2));
+  rp_order_context_destroy(order, CONTEXT);
+  const struct rp_order_site other = {.context = OTHER_CONTEXT, .stream = LEGACY, .thread = HOST};
+  rp_order_stream_create(order, OTHER_CONTEXT, ELSEWHERE, true);
+  assert_false(ordered_at(token, other));
+  rp_order_sync_context(order, HOST_2, OTHER_CONTEXT);
+  assert_false(known(token, HOST_2));
+  for (int i = 0; i < 5; i++) /* and is free again also where the end was not told */
+    rp_order_stream_create(order, OTHER_CONTEXT, ELSEWHERE, true);
+  assert_int_not_equal(access_at(other), RP_ORDER_TOKEN_UNKNOWN);
 }
 
 static void components_are_taken_again_without_false_order(void **state) {
@@ -601,10 +714,14 @@ static void what_does_not_fit_has_no_order_and_is_counted(void **state) {
 static void a_foreign_event_that_does_not_fit_taints_all(void **state) {
   (void)state;
   restart(&(struct rp_order_limits){.events = 1});
+  rp_order_token token = use(FREE_A);
   rp_order_event_foreign(order, EVENT);
+  record(FREE_A, EVENT_2); /* does not drive it out */
+  record(FREE_A, EVENT);
+  wait_for(FREE_B, EVENT);
+  assert_false(ordered(token, FREE_B));
   rp_order_event_foreign(order, EVENT_2);
   rp_order_event_destroy(order, EVENT);
-  rp_order_token token = use(FREE_A);
   record(FREE_A, EVENT_2);
   wait_for(FREE_B, EVENT_2);
   rp_order_sync_event(order, HOST, EVENT_2);
@@ -738,13 +855,18 @@ int main(void) {
       CASE(a_programmatic_launch_ignores_waits_and_barriers),
       CASE(a_programmatic_launch_on_the_legacy_stream_is_no_barrier),
       CASE(events_of_launch_attributes_say_little),
+      CASE(programmatic_events_know_no_more_than_the_launch),
       CASE(graph_launches_are_ordered_by_stream_and_executable),
       CASE(captured_calls_make_no_order),
       CASE(two_captures_do_not_mix),
       CASE(foreign_events_draw_into_captures_too),
+      CASE(the_latest_record_decides_whether_an_event_is_captured),
+      CASE(captures_leave_no_events_behind),
+      CASE(a_capture_whose_stream_does_not_fit_makes_no_order),
       CASE(captures_that_do_not_fit_make_no_order),
       CASE(destroying_a_stream_orders_nothing_and_its_handle_may_return),
       CASE(threads_and_contexts_take_their_default_streams_along),
+      CASE(a_place_taken_again_remembers_nothing),
       CASE(components_are_taken_again_without_false_order),
       CASE(what_does_not_fit_has_no_order_and_is_counted),
       CASE(a_foreign_event_that_does_not_fit_taints_all),
