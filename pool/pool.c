@@ -158,8 +158,7 @@ rp_status rp_pool_plan_class(struct rp_pool *pool, const struct rp_pool_class_sp
   if (!pool->alias_checked) {
     status = rp__alias_check_scratch(pool);
     if (status) {
-      rp__pool_reason(pool,
-                      status == RP_ERROR_UNAVAILABLE ? RP_POOL_ALIAS_CHECK_FAILED : RP_POOL_BACKEND_FAILED);
+      if (!pool->info.reasons[RP_POOL_ALIAS_CHECK_FAILED]) rp__pool_reason(pool, RP_POOL_BACKEND_FAILED);
       return status;
     }
     pool->alias_checked = true;
