@@ -220,7 +220,7 @@ static uint32_t family_of(const struct rp_pool *pool, uint64_t bytes, uint64_t m
  * for. */
 static bool may_stay_unbacked(const struct rp_pool *pool, const struct rp__pool_family *family) {
   if (!family->sharing || pool->info.frozen || pool->info.fallback_pending) return false;
-  if (family->members < family->slots || family->untouched_run < family->slots) return false;
+  if (family->untouched_run < family->slots) return false; /* so the first K are backed, too */
   return !family->buffers || family->granted + (uint64_t)family->slots < family->buffers;
 }
 

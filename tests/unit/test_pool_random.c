@@ -23,6 +23,7 @@ struct model_buffer {
   bool alive, touched, unbacked;
   bool open;  /* received and not released, whatever became of the contents */
   bool holds; /* received and not released: contents must be there */
+  bool fixed; /* named by a graph or registered: its memory must stay */
   bool valid; /* contents are there, as far as the model knows */
   int memory;
   uint32_t class_id;
@@ -75,6 +76,7 @@ static void look(struct model *m, uint32_t self) {
     int memory = host_device_memory_at(m->device, b->address);
     if (memory != b->memory) {
       EXPECT(m, i == self || !b->holds);
+      EXPECT(m, !b->fixed);
       b->valid = false;
       b->memory = memory;
     }
@@ -181,6 +183,16 @@ static void do_free(struct model *m, uint32_t i) {
   EXPECT(m, rp_pool_free(m->pool, 12345) == RP_ERROR_NOT_FOUND);
 }
 
+/* From now on the address is known elsewhere; unless it shares, which is a violation reported before. */
+static void fix(struct model *m, uint32_t i, const struct rp_pool_decision *d) {
+  struct rp_pool_buffer_info info;
+  EXPECT(m, rp_pool_buffer(m->pool, i, &info) == RP_OK);
+  bool own = info.binding == RP_POOL_PRIVATE || info.pinned;
+  EXPECT(m, own || (d->conflict.kind && !d->conflict.prevented));
+  m->b[i].memory = host_device_memory_at(m->device, m->b[i].address);
+  m->b[i].fixed = own;
+}
+
 /* Whose data does the receive overwrite, and was that right? */
 static void judge_receive(struct model *m, uint32_t i, const struct rp_pool_post *post,
                           const struct rp_pool_decision *d) {
@@ -249,6 +261,7 @@ static void do_receive(struct model *m, uint32_t i) {
   EXPECT(m, rp_pool_receive_commit(m->pool, &post, &d) == RP_ERROR_STATE); /* out of date */
   m->b[i].touched = true;
   judge_receive(m, i, &post, &d);
+  if (post.capturing) fix(m, i, &d);
 }
 
 /* What an access did. Data may be destroyed only where that is reported as a violation. */
@@ -296,6 +309,7 @@ static void do_access(struct model *m, uint32_t i) {
     EXPECT(m, m->failing);
   else
     judge_access(m, i, &access, writes, &d);
+  if (!status && access.capturing) fix(m, i, &d);
 }
 
 static void do_flag(struct model *m, uint32_t i) {
@@ -306,7 +320,9 @@ static void do_flag(struct model *m, uint32_t i) {
   if (rp_pool_flag_decide(m->pool, i, flag, below(4) != 0, &site, &d)) return;
   rp_status status = rp_pool_flag_commit(m->pool, flag, &site, &d);
   EXPECT(m, status == RP_OK || m->failing);
-  if (!status) m->b[i].touched = true;
+  if (status) return;
+  m->b[i].touched = true;
+  fix(m, i, &d);
 }
 
 static void do_activate(struct model *m) {
