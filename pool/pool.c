@@ -158,8 +158,7 @@ rp_status rp_pool_plan_class(struct rp_pool *pool, const struct rp_pool_class_sp
   if (!pool->alias_checked) {
     status = rp__alias_check_scratch(pool);
     if (status) {
-      rp__pool_reason(pool,
-                      status == RP_ERROR_UNAVAILABLE ? RP_POOL_ALIAS_CHECK_FAILED : RP_POOL_BACKEND_FAILED);
+      if (!pool->info.reasons[RP_POOL_ALIAS_CHECK_FAILED]) rp__pool_reason(pool, RP_POOL_BACKEND_FAILED);
       return status;
     }
     pool->alias_checked = true;
@@ -221,7 +220,7 @@ static uint32_t family_of(const struct rp_pool *pool, uint64_t bytes, uint64_t m
  * for. */
 static bool may_stay_unbacked(const struct rp_pool *pool, const struct rp__pool_family *family) {
   if (!family->sharing || pool->info.frozen || pool->info.fallback_pending) return false;
-  if (family->members < family->slots || family->untouched_run < family->slots) return false;
+  if (family->untouched_run < family->slots) return false; /* so the first K are backed, too */
   return !family->buffers || family->granted + (uint64_t)family->slots < family->buffers;
 }
 

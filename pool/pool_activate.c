@@ -14,12 +14,18 @@ static rp_status write_word(struct rp_pool *pool, uint64_t address, uint64_t wor
   return rp__backend_result(pool, pool->backend.write_word(pool->backend.context, address, word));
 }
 
+static rp_status same_word(struct rp_pool *pool, uint64_t one, uint64_t other) {
+  if (one == other) return RP_OK;
+  rp__pool_reason(pool, RP_POOL_ALIAS_CHECK_FAILED);
+  return RP_ERROR_UNAVAILABLE;
+}
+
 /* Writes through `from`, reads through `to`. */
 static rp_status word_crosses(struct rp_pool *pool, uint64_t from, uint64_t to, uint64_t word) {
   uint64_t seen = ~word;
   rp_status status = write_word(pool, from, word);
   if (!status) status = rp__backend_result(pool, pool->backend.read_word(pool->backend.context, to, &seen));
-  return status ? status : seen == word ? RP_OK : RP_ERROR_UNAVAILABLE;
+  return status ? status : same_word(pool, seen, word);
 }
 
 static rp_status check_word(struct rp_pool *pool, uint64_t one, uint64_t other) {
@@ -33,11 +39,20 @@ static rp_status check_word(struct rp_pool *pool, uint64_t one, uint64_t other) 
   return status ? status : restored;
 }
 
-rp_status rp__alias_check(struct rp_pool *pool, uint64_t one, uint64_t other, uint64_t bytes) {
+/* Contents in use are not touched, however briefly: a restore could fail. */
+static rp_status compare_word(struct rp_pool *pool, uint64_t one, uint64_t other) {
+  uint64_t a = 0, b = 1;
+  rp_status status = rp__backend_result(pool, pool->backend.read_word(pool->backend.context, one, &a));
+  if (!status) status = rp__backend_result(pool, pool->backend.read_word(pool->backend.context, other, &b));
+  return status ? status : same_word(pool, a, b);
+}
+
+rp_status rp__alias_check(struct rp_pool *pool, uint64_t one, uint64_t other, uint64_t bytes, bool in_use) {
+  rp_status (*check)(struct rp_pool *, uint64_t, uint64_t) = in_use ? compare_word : check_word;
   if (!pool->backend.write_word) return RP_OK;
-  rp_status status = check_word(pool, one, other);
+  rp_status status = check(pool, one, other);
   uint64_t last = bytes - sizeof(uint64_t);
-  return status ? status : check_word(pool, one + last, other + last);
+  return status ? status : check(pool, one + last, other + last);
 }
 
 /* Two buffers outside any class, one made to show the other's memory. */
@@ -45,7 +60,7 @@ static rp_status scratch_pair(struct rp_pool *pool, uint32_t one, uint32_t other
   const struct rp__pool_buffer *buffers = pool->buffers;
   rp_status status = rp__pool_remap(pool, other, buffers[one].memory);
   if (status) return status;
-  return rp__alias_check(pool, buffers[one].address, buffers[other].address, pool->granularity);
+  return rp__alias_check(pool, buffers[one].address, buffers[other].address, pool->granularity, false);
 }
 
 rp_status rp__alias_check_scratch(struct rp_pool *pool) {
@@ -100,6 +115,10 @@ void rp__pool_moves_settle(struct rp_pool *pool, struct rp__pool_moves *moves) {
 
 /* Activation. */
 
+static bool open_lifetime(const struct rp__pool_buffer *buffer) {
+  return buffer->life == RP_POOL_POSTED || buffer->life == RP_POOL_LIVE;
+}
+
 /* Who goes where; made before anything is changed. */
 struct activation {
   uint32_t *buffers, *slots; /**< those that take part */
@@ -125,10 +144,6 @@ static rp_status activation_init(struct activation *a, size_t count, uint32_t sl
   for (uint32_t s = 0; s < slots; s++)
     a->donors[s] = RP_POOL_NONE;
   return RP_OK;
-}
-
-static bool open_lifetime(const struct rp__pool_buffer *buffer) {
-  return buffer->life == RP_POOL_POSTED || buffer->life == RP_POOL_LIVE;
 }
 
 /* May this buffer take part at all? Out of our sight: left alone, no error. */
@@ -200,7 +215,7 @@ static rp_status activation_map(struct rp_pool *pool, struct activation *a) {
     if (checked == a->slots[i]) continue; /* neighbours of one slot: once is enough */
     checked = a->slots[i];
     status = rp__alias_check(pool, pool->buffers[donor].address, pool->buffers[id].address,
-                             pool->buffers[id].mapped_bytes);
+                             pool->buffers[id].mapped_bytes, open_lifetime(&pool->buffers[donor]));
     if (status) return status;
   }
   return RP_OK;
@@ -221,26 +236,16 @@ static void activation_settle(struct rp_pool *pool, struct activation *a, uint32
   rp__pool_moves_settle(pool, &a->moves);
 }
 
-static enum rp_pool_reason activation_reason(rp_status status) {
-  switch (status) {
-  case RP_ERROR_STATE:
-    return RP_POOL_NOTHING_TO_SHARE;
-  case RP_ERROR_UNAVAILABLE:
-    return RP_POOL_ALIAS_CHECK_FAILED;
-  case RP_ERROR_NO_MEMORY:
-    return RP_POOL_OUT_OF_MEMORY;
-  default:
-    return RP_POOL_BACKEND_FAILED;
-  }
-}
-
 static rp_status activation_run(struct rp_pool *pool, const struct rp_pool_class_spec *spec,
                                 struct activation *a, uint32_t *class_id) {
   uint32_t made;
+  uint64_t alias_failures = pool->info.reasons[RP_POOL_ALIAS_CHECK_FAILED];
   rp_status status = rp__pool_class_add(pool, spec, &made);
   if (status) return status;
   status = activation_map(pool, a);
   if (status) {
+    if (pool->info.reasons[RP_POOL_ALIAS_CHECK_FAILED] == alias_failures)
+      rp__pool_reason(pool, status == RP_ERROR_NO_MEMORY ? RP_POOL_OUT_OF_MEMORY : RP_POOL_BACKEND_FAILED);
     rp__pool_moves_undo(pool, &a->moves);
     rp__pool_class_drop(pool);
     return status;
@@ -265,6 +270,6 @@ rp_status rp_pool_activate(struct rp_pool *pool, const struct rp_pool_class_spec
     status = activation_run(pool, spec, &a, class_id);
   }
   activation_fini(&a);
-  if (status && status != RP_ERROR_BUSY) rp__pool_reason(pool, activation_reason(status));
+  if (status == RP_ERROR_STATE) rp__pool_reason(pool, RP_POOL_NOTHING_TO_SHARE);
   return status;
 }

@@ -135,9 +135,10 @@ void rp__account_one_to_one(struct rp_pool *pool, uint32_t class_id, int64_t byt
 /** Counts the result of a backend call and returns it. */
 rp_status rp__backend_result(struct rp_pool *pool, rp_status status);
 
-/** Writes through one address and reads through the other, in both directions, and puts back what was there.
- * RP_OK too where the backend has no words. RP_ERROR_UNAVAILABLE: they do not agree. */
-rp_status rp__alias_check(struct rp_pool *pool, uint64_t one, uint64_t other, uint64_t bytes);
+/** Writes through one address and reads through the other, in both directions, and puts back what was there;
+ * only compares where the contents are in use. RP_OK too where the backend has no words.
+ * RP_ERROR_UNAVAILABLE: they do not agree. */
+rp_status rp__alias_check(struct rp_pool *pool, uint64_t one, uint64_t other, uint64_t bytes, bool in_use);
 /** The same on two scratch addresses. */
 rp_status rp__alias_check_scratch(struct rp_pool *pool);
 

@@ -28,7 +28,7 @@ static rp_status misused(struct host_device *device) {
 }
 
 static struct host_range *range_at(const struct host_device *device, uint64_t address) {
-  for (size_t i = 0; i < HOST_MOST; i++) {
+  for (size_t i = 0; i < device->ranges_used; i++) {
     const struct host_range *r = &device->range[i];
     if (r->in_use && r->address <= address && address < r->address + r->bytes) return (struct host_range *)r;
   }
@@ -42,7 +42,7 @@ static struct host_range *range_whole(struct host_device *device, uint64_t addre
 }
 
 static struct host_memory *memory_of(struct host_device *device, uint64_t handle) {
-  for (size_t i = 0; i < HOST_MOST; i++)
+  for (size_t i = 0; i < device->memories_used; i++)
     if (device->memory[i].in_use && device->memory[i].handle == handle) return &device->memory[i];
   return NULL;
 }
@@ -69,6 +69,7 @@ static rp_status host_reserve(void *context, uint64_t bytes, uint64_t *address) 
     void *begin = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (begin == MAP_FAILED) return RP_ERROR_NO_MEMORY;
     device->range[i] = (struct host_range){.address = (uintptr_t)begin, .bytes = bytes, .in_use = true};
+    if (i >= device->ranges_used) device->ranges_used = i + 1;
     *address = (uintptr_t)begin;
     return RP_OK;
   }
@@ -107,6 +108,7 @@ static rp_status host_create(void *context, uint64_t bytes, uint64_t *handle) {
     device->physical_bytes += bytes;
     if (device->physical_bytes > device->physical_peak_bytes)
       device->physical_peak_bytes = device->physical_bytes;
+    if (i >= device->memories_used) device->memories_used = i + 1;
     *handle = last_handle;
     return RP_OK;
   }
@@ -166,6 +168,11 @@ static rp_status host_set_access(void *context, uint64_t address, uint64_t bytes
 bool host_device_accessible(const struct host_device *device, uint64_t address) {
   const struct host_range *r = range_at(device, address);
   return r && r->memory && r->access && address + 8 <= r->address + r->bytes;
+}
+
+int host_device_memory_at(const struct host_device *device, uint64_t address) {
+  const struct host_range *r = range_at(device, address);
+  return r ? (int)r->memory - 1 : -1;
 }
 
 bool host_device_load(const struct host_device *device, uint64_t address, uint64_t *word) {

@@ -36,9 +36,10 @@ struct host_device {
   uint64_t fail_count;  /**< and this many after it */
   uint32_t fail_one_in; /**< at random; 0 = never */
   uint64_t random;
-  uint64_t failures; /**< made on purpose */
-  uint64_t misuse;   /**< calls that no driver would take; a test expects 0 */
-  bool words_lie;    /**< what is written through one address is not read through another */
+  uint64_t failures;                 /**< made on purpose */
+  uint64_t misuse;                   /**< calls that no driver would take; a test expects 0 */
+  size_t memories_used, ranges_used; /**< entries beyond these were never used */
+  bool words_lie;                    /**< what is written through one address is not read through another */
   struct host_memory {
     uint64_t handle, bytes;
     int file;
@@ -60,6 +61,8 @@ size_t host_device_ranges(const struct host_device *device);
 size_t host_device_memories(const struct host_device *device);
 /** Can `address` be read and written? */
 bool host_device_accessible(const struct host_device *device, uint64_t address);
+/** Which memory is mapped at `address`, as an index; -1 if none. */
+int host_device_memory_at(const struct host_device *device, uint64_t address);
 /** What a kernel would do; false if the address has no access. */
 bool host_device_load(const struct host_device *device, uint64_t address, uint64_t *word);
 bool host_device_store(const struct host_device *device, uint64_t address, uint64_t word);

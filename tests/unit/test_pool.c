@@ -362,7 +362,8 @@ static void pinned_buffer_leaves_the_slot_to_the_others(void **state) {
 static void stale_read_follows_the_policy(void **state) {
   (void)state;
   for (int policy = RP_POOL_ON_STALE_FALLBACK; policy <= RP_POOL_ON_STALE_ABORT; policy++) {
-    struct fixture f = start(&(struct rp_pool_options){.on_stale = (enum rp_pool_policy)policy});
+    struct rp_pool_options options = {.on_stale = (enum rp_pool_policy)policy};
+    struct fixture f = start(&options);
     plan(&f, 1, 2);
     allocate(&f, 0, 2);
     cycle(&f, 0, 1);
@@ -411,6 +412,65 @@ static void escaped_pointers_do_not_share(void **state) {
   assert_int_equal(rp_pool_flag_commit(f.pool, RP_POOL_FLAG_ESCAPED, &site, &d), RP_OK);
   assert_int_equal(look(&f, 2).binding, RP_POOL_PRIVATE);
   assert_int_equal(rp_pool_flag_commit(f.pool, RP_POOL_FLAG_ESCAPED, &site, &d), RP_ERROR_STATE);
+  end(&f);
+}
+
+static void flag_in_callback(struct fixture *f, size_t i) {
+  struct rp_pool_site site = {.stream = 3};
+  struct rp_pool_decision d;
+  assert_int_equal(rp_pool_flag_decide(f->pool, f->id[i], RP_POOL_FLAG_REGISTERED, false, &site, &d), RP_OK);
+  assert_int_equal(d.memory, RP_POOL_MEMORY_NONE);
+  assert_int_equal(rp_pool_flag_commit(f->pool, RP_POOL_FLAG_REGISTERED, &site, &d), RP_OK);
+  check(f);
+}
+
+/* Registered behind our back while it shared: its memory must not change any more, so the others leave, but
+ * not a tenant in use. */
+static void registered_in_a_callback_keeps_the_slot(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 1, 4);
+  allocate(&f, 0, 4);
+  cycle(&f, 0, 1);
+  cycle(&f, 1, 2);
+  receive(&f, 2, 3);
+  flag_in_callback(&f, 0);
+  expect_conflict(&f, RP_POOL_ESCAPED_POINTER, false, 0, 0);
+  int memory = host_device_memory_at(f.device, f.address[0]);
+  assert_int_equal(rp_pool_quiescent(f.pool, false), RP_ERROR_STATE);
+  check(&f);
+  read_back(&f, 2, 3);
+  assert_int_equal(host_device_memory_at(f.device, f.address[0]), memory);
+  assert_int_equal(look(&f, 1).binding, RP_POOL_PRIVATE);
+  release(&f, 2);
+  rp_pool_step_end(f.pool);
+  assert_int_equal(rp_pool_quiescent(f.pool, false), RP_OK);
+  check(&f);
+  assert_int_equal(host_device_memory_at(f.device, f.address[0]), memory);
+  assert_int_equal(look(&f, 0).binding, RP_POOL_PRIVATE);
+  assert_int_equal(look(&f, 2).binding, RP_POOL_PRIVATE);
+  end(&f);
+}
+
+/* A pinned buffer cannot leave the slot to one whose memory must not change. */
+static void pin_beside_a_registered_one_stays(void **state) {
+  (void)state;
+  struct rp_pool_options options = {.on_stale = RP_POOL_ON_STALE_REPORT};
+  struct fixture f = start(&options);
+  plan(&f, 1, 3);
+  allocate(&f, 0, 3);
+  cycle(&f, 0, 1);
+  cycle(&f, 1, 2);
+  rp_pool_step_end(f.pool);
+  read_back(&f, 1, 2);
+  struct rp_pool_access captured = {.mode = RP_POOL_READ, .capturing = true, .learned = true};
+  assert_int_equal(use(&f, 0, captured), RP_OK); /* a stale read, captured where nothing can be changed */
+  assert_int_equal(look(&f, 0).flags, RP_POOL_FLAG_GRAPH);
+  int memory = host_device_memory_at(f.device, f.address[0]);
+  rp_pool_quiescent(f.pool, false);
+  check(&f);
+  assert_int_equal(host_device_memory_at(f.device, f.address[0]), memory);
+  read_back(&f, 1, 2);
   end(&f);
 }
 
@@ -496,6 +556,8 @@ int main(void) {
       cmocka_unit_test(stale_read_follows_the_policy),
       cmocka_unit_test(wrong_sizes_go_private),
       cmocka_unit_test(escaped_pointers_do_not_share),
+      cmocka_unit_test(registered_in_a_callback_keeps_the_slot),
+      cmocka_unit_test(pin_beside_a_registered_one_stays),
       cmocka_unit_test(captured_receives_keep_their_memory),
       cmocka_unit_test(interrupted_step_freezes),
       cmocka_unit_test(lives_change_in_order_only),
