@@ -23,6 +23,7 @@ static uint64_t next_seq;                    /* lock */
 static uint64_t events_lost;                 /* lock */
 static struct rp_comm_info comms[COMMS_MAX]; /* lock */
 static size_t comm_count;                    /* lock */
+static bool comm_ended[COMMS_MAX];           /* lock */
 static struct rp_post_table posts;           /* lock */
 static bool profiler_expected;               /* lock */
 static uint64_t unmatched, matched;          /* lock */
@@ -297,11 +298,21 @@ static struct rp_comm_info *find_comm(uint64_t comm) {
   return NULL;
 }
 
-/* Under the lock. A destroyed communicator stays listed: the report names it. */
+/* Under the lock: a new entry, or that of a communicator that was destroyed; NULL where all are in use. */
+static struct rp_comm_info *comm_place(void) {
+  if (comm_count < COMMS_MAX) return &comms[comm_count++];
+  for (size_t i = 0; i < COMMS_MAX; i++)
+    if (comm_ended[i]) return &comms[i];
+  return NULL;
+}
+
+/* Under the lock. A destroyed communicator stays listed, for the report names it, while there is room. */
 static void remember_comm(const struct rp_comm_info *info) {
   struct rp_comm_info *place = find_comm(info->comm);
-  if (!place && comm_count < COMMS_MAX) place = &comms[comm_count++];
-  if (place) *place = *info;
+  if (!place) place = comm_place();
+  if (!place) return;
+  *place = *info;
+  comm_ended[place - comms] = false;
 }
 
 static void introduce_comm(const struct rp_comm_info *info, enum rp_event_source source) {
@@ -327,7 +338,13 @@ void rp_agent_comm_destroy(uint64_t comm, bool aborted) {
   struct rp_event event = new_event(RP_EVENT_COMM_DESTROY, RP_SOURCE_INTERPOSER);
   event.comm = comm;
   event.aux = aborted;
-  emit(&event);
+  event.device = rp_driver_current_device();
+  event.operations = operations_begun();
+  if (!lock_events()) return;
+  const struct rp_comm_info *info = find_comm(comm);
+  if (info) comm_ended[info - comms] = true;
+  hand_over(&event);
+  rp_unlock(&lock);
 }
 
 uint64_t rp_agent_comm_hash(uint64_t comm) {

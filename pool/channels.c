@@ -20,7 +20,23 @@ static struct rp_channel_state *find_channel(struct rp_tracker *tracker, const s
   return NULL;
 }
 
-static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const struct rp_group *group) {
+bool rp__channel_gone(const struct rp_tracker *tracker, size_t index) {
+  const struct rp_channel_state *state = &tracker->channels[index];
+  if (state->seen_in_last_step) return false;
+  for (size_t i = 0; i < state->public.lifetime_count; i++) {
+    const struct rp_range *range = rp_address_map_find(&tracker->ranges, state->public.lifetimes[i].address);
+    if (!range || tracker->buffers[range->value].channel != index + 1) return true;
+  }
+  return false;
+}
+
+/* A place for a new channel; NULL without memory. */
+static struct rp_channel_state *take_channel_slot(struct rp_tracker *tracker) {
+  for (size_t i = 0; tracker->channel_count >= RP_CHANNELS_KEPT && i < tracker->channel_count; i++) {
+    if (!rp__channel_gone(tracker, i)) continue;
+    free(tracker->channels[i].public.lifetimes);
+    return &tracker->channels[i];
+  }
   if (tracker->channel_count == tracker->channel_capacity) {
     size_t capacity = tracker->channel_capacity ? 2 * tracker->channel_capacity : 8;
     struct rp_channel_state *grown = realloc(tracker->channels, capacity * sizeof *grown);
@@ -28,7 +44,12 @@ static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const st
     tracker->channels = grown;
     tracker->channel_capacity = capacity;
   }
-  struct rp_channel_state *channel = &tracker->channels[tracker->channel_count++];
+  return &tracker->channels[tracker->channel_count++];
+}
+
+static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const struct rp_group *group) {
+  struct rp_channel_state *channel = take_channel_slot(tracker);
+  if (!channel) return NULL;
   *channel = (struct rp_channel_state){.public = {.comm = group->comm,
                                                   .peer = group->peer,
                                                   .device = group->device,

@@ -138,25 +138,26 @@ static rp_status new_buffer(struct rp_tracker *tracker, const struct rp_event *e
 
 /* ---- receives ---- */
 
-/* A handle in use again belongs to another communicator, whose peers are others. */
+/* Of communicator `comm`, or with 0 of all. */
 static void forget_ended_peers(struct rp_tracker *tracker, uint64_t comm) {
   size_t kept = 0;
   for (size_t i = 0; i < tracker->peer_count; i++)
-    if (tracker->peers[i].comm != comm || !tracker->peers[i].ended)
+    if (!tracker->peers[i].ended || (comm && tracker->peers[i].comm != comm))
       tracker->peers[kept++] = tracker->peers[i];
   tracker->peer_count = kept;
 }
 
 static void note_peer(struct rp_tracker *tracker, const struct rp_event *event) {
-  for (size_t i = 0; i < tracker->peer_count; i++)
-    if (tracker->peers[i].ended && tracker->peers[i].comm == event->comm) {
+  for (size_t i = 0; i < tracker->peer_count; i++) {
+    const struct rp_peer_order *known = &tracker->peers[i];
+    if (known->comm != event->comm) continue;
+    if (known->ended) { /* the handle belongs to another communicator now, whose peers are others */
       forget_ended_peers(tracker, event->comm);
       break;
     }
-  for (size_t i = 0; i < tracker->peer_count; i++) {
-    const struct rp_peer_order *known = &tracker->peers[i];
-    if (known->comm == event->comm && known->peer == event->peer && known->bytes == event->bytes) return;
+    if (known->peer == event->peer && known->bytes == event->bytes) return;
   }
+  if (tracker->peer_count >= RP_PEERS_KEPT) forget_ended_peers(tracker, 0);
   if (tracker->peer_count == tracker->peer_capacity) {
     size_t capacity = tracker->peer_capacity ? 2 * tracker->peer_capacity : 16;
     struct rp_peer_order *grown = realloc(tracker->peers, capacity * sizeof *grown);

@@ -21,6 +21,12 @@
 /** Steps that may be open at once: the current one, and those whose last buffers are not received again yet.
  */
 #define RP_OPEN_STEPS 4
+/** From this many channels on, one that is gone makes room for a new one: communicators are re-created for
+ * ever.
+ */
+#define RP_CHANNELS_KEPT 64
+/** The same for what is known of peers. */
+#define RP_PEERS_KEPT 256
 
 /** A small set of 64-bit keys in order of first sight. */
 struct rp_key_set {
@@ -175,6 +181,8 @@ size_t rp__jit_period(const struct rp_life_list *list, bool final);
  * RP_ERROR_NO_MEMORY the step is not counted. */
 rp_status rp__channels_take_step(struct rp_tracker *tracker, uint64_t number, struct rp_life *lives,
                                  size_t count, bool just_in_time);
+/** Whether the last step did without channel `index`, and its buffers were freed or serve another one. */
+bool rp__channel_gone(const struct rp_tracker *tracker, size_t index);
 /** Forgets all channels and frees what they own. */
 void rp__channels_fini(struct rp_tracker *tracker);
 

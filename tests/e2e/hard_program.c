@@ -392,6 +392,51 @@ static int mode_busy_process(void) {
   return 0;
 }
 
+static ncclComm_t split_of(ncclComm_t parent) {
+  ncclComm_t comm = NULL;
+  check(ncclCommSplit(parent, 0, 0, &comm, NULL), "ncclCommSplit");
+  return comm;
+}
+
+static void send_to_self(const void *from, void *to, size_t bytes, ncclComm_t comm, cudaStream_t stream) {
+  check(ncclGroupStart(), "ncclGroupStart");
+  check(ncclGroupStart(), "ncclGroupStart");
+  check(ncclSend(from, bytes, ncclUint8, 0, comm, stream), "ncclSend");
+  check(ncclGroupEnd(), "ncclGroupEnd");
+  check(ncclRecv(to, bytes, ncclUint8, 0, comm, stream), "ncclRecv");
+  check(ncclGroupEnd(), "ncclGroupEnd");
+}
+
+/* Communicators made, split, destroyed and aborted for ever; transfers of nothing, into the middle of
+ * buffers, over each other, and on from where they were received; memory that comes and goes at the same
+ * address. */
+static int mode_odd_transfers(void) {
+  struct stage stage;
+  stage_create(&stage);
+  for (int round = 0; round < 300; round++) {
+    ncclComm_t split = split_of(stage.comm);
+    unsigned char *passing;
+    check(cudaMallocAsync((void **)&passing, 4 * BYTES, stage.stream), "cudaMallocAsync");
+    check(cudaMemsetAsync(stage.from, round, BYTES, stage.stream), "cudaMemsetAsync");
+    send_to_self(stage.from, passing, 0, split, stage.stream);
+    send_to_self(stage.from, passing + 100, BYTES, split, stage.stream);
+    send_to_self(passing + 100, passing + 2 * BYTES, BYTES, stage.comm, stage.stream);
+    send_to_self(passing + 2 * BYTES, passing + 2 * BYTES + 64, BYTES / 2, split, stage.stream);
+    send_to_self(passing + 2 * BYTES, stage.into[round % BUFFERS], BYTES - (size_t)(round % 3), stage.comm,
+                 stage.stream);
+    check(cudaMemcpyAsync(stage.sink, stage.into[round % BUFFERS], BYTES - 2, cudaMemcpyDeviceToDevice,
+                          stage.stream),
+          "cudaMemcpyAsync");
+    check(cudaFreeAsync(passing, stage.stream), "cudaFreeAsync");
+    check(cudaStreamSynchronize(stage.stream), "cudaStreamSynchronize");
+    check(round % 2 ? ncclCommDestroy(split) : ncclCommAbort(split), "end of communicator");
+  }
+  unsigned char got[2];
+  check(cudaMemcpy(got, stage.sink, 2, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  printf("%d %d\n", got[0], got[1]);
+  return 0;
+}
+
 /* The working folder goes away. */
 static int mode_lost_folder(void) {
   struct stage stage;
@@ -421,6 +466,7 @@ int main(int argc, char **argv) {
       {"reload", mode_reload},
       {"busy_process", mode_busy_process},
       {"lost_folder", mode_lost_folder},
+      {"odd_transfers", mode_odd_transfers},
   };
   for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
     if (strcmp(mode, modes[i].name) == 0) return modes[i].run();

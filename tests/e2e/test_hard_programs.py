@@ -84,6 +84,13 @@ class HardProgramsTest(support.TestCase):
         report, = self.check_same("busy_process")
         self.assertEqual(report["events"]["by_kind"]["recv"], 200 * 8)
 
+    def test_odd_transfers(self):
+        report, = self.check_same("odd_transfers")
+        self.assertEqual(report["totals"]["would_save_bytes"], 0)
+        self.assertEqual(report["events"]["dropped"]["events"], 0)
+        self.assertLess(report["agent_cost"]["tracker_bytes"], 1 << 20)
+        self.assertEqual(report["events"]["by_kind"]["comm_destroy"], 300)
+
     def test_lost_working_folder(self):
         self.assertEqual(len(self.check_same("lost_folder")), 1)
 

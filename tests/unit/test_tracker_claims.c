@@ -264,6 +264,32 @@ static void handles_of_communicators_are_used_again(void **state) {
   rp_snapshot_fini(&snapshot);
 }
 
+/* An elastic job makes its communicators anew for ever. */
+static void communicators_without_end_stay_within_bounds(void **state) {
+  (void)state;
+  struct feed feed = start();
+  alloc_all(&feed);
+  uint64_t bytes_used = 0;
+  for (uint64_t comm = 1; comm <= 2000; comm++) {
+    for (int step = 0; step < 3; step++)
+      for (int i = 0; i < BUFFERS; i++) {
+        emit(&feed, (struct rp_event){
+                        .kind = RP_EVENT_RECV, .address = buffer(i), .bytes = SIZE, .peer = 1, .comm = comm});
+        use(&feed, buffer(i));
+      }
+    emit(&feed, (struct rp_event){.kind = RP_EVENT_COMM_DESTROY, .comm = comm});
+    struct rp_snapshot snapshot = look(&feed);
+    assert_true(snapshot.held_bytes <= BUFFERS * SIZE);
+    assert_true(snapshot.channel_count <= RP_CHANNELS_KEPT + 1);
+    if (comm == 500) bytes_used = snapshot.tracker_bytes;
+    if (comm > 500) assert_int_equal(snapshot.tracker_bytes, bytes_used);
+    rp_snapshot_fini(&snapshot);
+  }
+  struct rp_snapshot snapshot = finish(&feed);
+  assert_int_equal(snapshot.would_save_bytes, (BUFFERS - 2) * SIZE);
+  rp_snapshot_fini(&snapshot);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(captured_buffers_stay_captured),
@@ -276,6 +302,7 @@ int main(void) {
       cmocka_unit_test(new_memory_at_an_old_address_is_no_buffer),
       cmocka_unit_test(buffers_over_several_mappings_share_them),
       cmocka_unit_test(handles_of_communicators_are_used_again),
+      cmocka_unit_test(communicators_without_end_stay_within_bounds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
