@@ -88,10 +88,7 @@ static void update_numbers(struct rp_channel_state *state, uint32_t buffers, uin
 }
 
 /* Adds up what one lifetime says of its channel. */
-static void add_life(struct rp_channel_state *state, const struct rp_life *lives, size_t count,
-                     size_t index) {
-  const struct rp_life *life = &lives[index];
-  bool shared = shares_allocation(lives, count, index);
+static void add_life(struct rp_channel_state *state, const struct rp_life *life, bool shared) {
   state->captured |= life->captured;
   state->any_access |= life->public.accesses != 0;
   state->shared |= shared;
