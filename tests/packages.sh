@@ -5,7 +5,7 @@ recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka
 
 # Python wheels with the headers of CUDA, CCCL, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
 recvpool_wheels=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
-  'nvidia-cuda-cupti==13.0.*' 'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*')
+  'nvidia-cuda-profiler-api==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*')
 
 # Installs the packages that are missing; where that takes rights this user lacks, says how and fails.
 recvpool_install_packages() {

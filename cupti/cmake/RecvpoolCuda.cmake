@@ -85,12 +85,13 @@ foreach(site IN LISTS sites)
       ${site}/nvidia/cuda_cupti/include ${site}/nvidia/cuda_nvcc/include) # one folder a wheel, before
   endif()
   list(APPEND other_folders ${site}/nvidia/cu13/include ${site}/nvidia/cu13/include/cccl
-    ${site}/nvidia/cuda_cccl/include ${site}/nvidia/nccl/include ${site}/nvidia/nvtx/include)
+    ${site}/nvidia/cuda_cccl/include ${site}/nvidia/cuda_profiler_api/include ${site}/nvidia/nccl/include
+    ${site}/nvidia/nvtx/include)
 endforeach()
-# nccl.h includes cuda_fp16.h, which includes nv/target of CCCL.
+# nccl.h includes cuda_fp16.h, which includes nv/target of CCCL. The simulated device includes cudaProfiler.h.
 set(cccl_folders ${found_folders})
 list(TRANSFORM cccl_folders APPEND /cccl)
-foreach(header IN ITEMS nccl.h nvtx3/nvToolsExt.h nv/target)
+foreach(header IN ITEMS nccl.h nvtx3/nvToolsExt.h nv/target cudaProfiler.h)
   recvpool_find_in(folder ${header} ${found_folders} ${cccl_folders} ${other_folders} /usr/include /usr/local/include)
   if(folder)
     list(APPEND found_folders ${folder})
@@ -104,8 +105,9 @@ if(NOT found_root)
   message(FATAL_ERROR "recvpool needs the headers of CUDA 12 or 13, CUPTI, NCCL and NVTX (no GPU, no driver, no library)."
     "${missing_notes}\nInstall a CUDA toolkit and name it by CUDA_HOME or -DRECVPOOL_CUDA_ROOT=DIR, or install wheels:\n"
     "  python3 -m pip install --no-deps --target '${RECVPOOL_CUDA_WHEELS}' "
-    "'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*' 'nvidia-cuda-cupti==13.0.*' "
-    "'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*'\n"
+    "'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*' "
+    "'nvidia-cuda-profiler-api==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-nvtx==13.0.*' "
+    "'nvidia-nccl-cu13==2.28.*'\n"
     "tests/run.sh and tests/demo.sh do the latter by themselves.")
 endif()
 list(REMOVE_DUPLICATES found_folders)

@@ -7,7 +7,7 @@ import support
 from support import SOURCE, run
 
 CORE = ["cuda.h", "cuda_runtime_api.h", "crt/host_defines.h", "cupti.h", "generated_cuda_meta.h"]
-OTHER = ["nvtx3/nvToolsExt.h", "nv/target"]
+OTHER = ["nvtx3/nvToolsExt.h", "nv/target", "cudaProfiler.h"]
 PROJECT = """cmake_minimum_required(VERSION 3.25)
 project(headers NONE)
 include({source}/cupti/cmake/RecvpoolCuda.cmake)
@@ -75,12 +75,13 @@ class CudaHeadersTest(support.TestCase):
         expected = [self.put(folder + "cuda_runtime/include", *CORE[:2]), self.put(folder + "cuda_nvcc/include", CORE[2]),
                     self.put(folder + "cuda_cupti/include", *CORE[3:]), self.put(folder + "nccl/include", "nccl.h"),
                     self.put(folder + "nvtx/include", "nvtx3/nvToolsExt.h"),
-                    self.put(folder + "cuda_cccl/include", "nv/target")]
+                    self.put(folder + "cuda_cccl/include", "nv/target"),
+                    self.put(folder + "cuda_profiler_api/include", "cudaProfiler.h")]
         _, _, folders = self.configure()
         self.assertEqual(folders, expected)
 
     def test_cccl_below_the_other_headers(self):
-        include = self.put("toolkit/include", *CORE, "nccl.h", "nvtx3/nvToolsExt.h")
+        include = self.put("toolkit/include", *CORE, "nccl.h", "nvtx3/nvToolsExt.h", "cudaProfiler.h")
         cccl = self.put("toolkit/include/cccl", "nv/target")
         _, _, folders = self.configure(toolkit=True, CUDA_HOME=self.folder + "/toolkit")
         self.assertEqual(folders, [include, cccl])
@@ -101,7 +102,7 @@ class CudaHeadersTest(support.TestCase):
         # every wheel of the one list, quoted: the version is a pattern, and the folder may hold blanks
         with open(os.path.join(SOURCE, "tests", "packages.sh")) as file:
             wheels = re.search(r"recvpool_wheels=\((.*?)\)", file.read(), re.DOTALL).group(1).split()
-        self.assertGreaterEqual(len(wheels), 6)
+        self.assertGreaterEqual(len(wheels), 7)
         for wheel in wheels:
             self.assertIn(wheel, result.stderr)
         self.assertIn(f"--target '{self.folder}/build/cuda-wheels'", " ".join(result.stderr.split()))
