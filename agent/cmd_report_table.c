@@ -11,7 +11,7 @@
 /* What the channels of a set say together, for the conclusion. */
 struct summary {
   size_t channels, poolable, just_in_time, unbounded, within_slack, too_few, other;
-  uint64_t held_bytes, needed_bytes, saved_bytes;
+  uint64_t held_bytes, needed_bytes, saved_bytes, small_receives;
   bool activations_unbounded, gradients_unbounded, estimate;
 };
 
@@ -94,14 +94,28 @@ static void conclude_saving(const struct summary *summary, char *out, size_t out
            summary->estimate ? "about " : "", saved, held, rest);
 }
 
+/* How many receives were seen, where all of them are below the threshold; else 0. */
+static uint64_t small_receives(const json_t *report) {
+  const json_t *events = json_object_get(report, "events"), *dropped = json_object_get(events, "dropped");
+  uint64_t seen = count_of(json_object_get(events, "by_kind"), "recv");
+  bool lost = count_of(dropped, "lifetimes") || count_of(dropped, "events");
+  return lost || json_array_size(json_object_get(report, "channels")) || count_of(events, "ignored") < seen
+             ? 0
+             : seen;
+}
+
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct summary summary = {0};
   for (size_t i = 0; i < set->count; i++) {
     const json_t *channels = json_object_get(set->reports[i].json, "channels");
     for (size_t c = 0; in_job(set, i, job) && c < json_array_size(channels); c++)
       summarise(&summary, json_array_get(channels, c));
+    if (in_job(set, i, job)) summary.small_receives += small_receives(set->reports[i].json);
   }
-  if (summary.channels == 0)
+  if (summary.channels == 0 && summary.small_receives > 0)
+    snprintf(out, out_size,
+             "only receives below --min-bytes were seen, so there is nothing to say about pooling.");
+  else if (summary.channels == 0)
     snprintf(out, out_size, "no receives were seen, so there is nothing to say about pooling.");
   else if (summary.saved_bytes > 0)
     conclude_saving(&summary, out, out_size);
@@ -160,13 +174,25 @@ static void print_channel(FILE *out, const char *rank, const char *process, cons
           slots, size, held, needed, saved, reason_of(channel));
 }
 
+static void print_no_channel(FILE *out, const char *rank, const char *process, const json_t *report) {
+  char least[32];
+  uint64_t small = small_receives(report);
+  format_bytes(count_of(json_object_get(report, "configuration"), "min_bytes"), least, sizeof least);
+  fprintf(out, "%-5s %-22s ", rank, process);
+  if (small)
+    fprintf(out, "no receives of %s or more, %llu smaller ones (--min-bytes)\n", least,
+            (unsigned long long)small);
+  else
+    fputs("no receives seen\n", out);
+}
+
 static void print_report(FILE *out, const json_t *report) {
   char rank[64], process[64];
   const json_t *channels = json_object_get(report, "channels");
   format_process(report, rank, process, sizeof rank);
   for (size_t c = 0; c < json_array_size(channels); c++)
     print_channel(out, rank, process, json_array_get(channels, c));
-  if (json_array_size(channels) == 0) fprintf(out, "%-5s %-22s %s\n", rank, process, "no receives seen");
+  if (json_array_size(channels) == 0) print_no_channel(out, rank, process, report);
 }
 
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
