@@ -26,6 +26,7 @@ train=("$build/tests/trainer/rp_trainer" --stages 4 --microbatches 16 --steps 4 
 echo "\$ recvpool run --report-dir $reports -- rp_trainer ${train[*]:1}"
 "$recvpool" run --report-dir "$reports" -- "${train[@]}"
 status=$?
+[ -e "$reports" ] || exit "$status" # no process came as far as its first CUDA call: a wrong option, or --help
 echo
 echo "\$ recvpool report $reports"
 "$recvpool" report "$reports" || status=1
