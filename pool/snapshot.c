@@ -87,6 +87,7 @@ rp_status rp_tracker_snapshot(const struct rp_tracker *tracker, struct rp_snapsh
   out->lifetimes_dropped = tracker->lifetimes_dropped;
   out->allocations_dropped = tracker->allocations_dropped;
   out->companions_dropped = tracker->companions_dropped;
+  out->labels_dropped = tracker->labels.dropped;
   out->tracker_bytes = held_by_tracker_bytes(tracker);
   for (size_t i = 0; i < out->channel_count; i++) {
     out->held_bytes += out->channels[i].held_bytes;

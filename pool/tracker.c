@@ -200,7 +200,8 @@ static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event 
                                     .address = event->address,
                                     .posted_ns = event->time_ns,
                                     .posted_seq = event->seq,
-                                    .post_stream = event->stream},
+                                    .post_stream = event->stream,
+                                    .label = rp_labels_current(&tracker->labels, event->tid)},
                          .comm = event->comm,
                          .peer = event->peer,
                          .device = event->device,
@@ -349,6 +350,12 @@ rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *ev
     return RP_OK;
   case RP_EVENT_COPY_READ:
     take_access(tracker, event, RP_ACCESS_COPY);
+    return RP_OK;
+  case RP_EVENT_LABEL:
+    if (event->aux)
+      rp_labels_push(&tracker->labels, event->tid, event->function);
+    else
+      rp_labels_pop(&tracker->labels, event->tid);
     return RP_OK;
   default: /* counted; order events are for the guard */
     return RP_OK;

@@ -11,6 +11,7 @@
 #define RP_POOL_TRACKER_INTERNAL_H
 
 #include "pool/address_map.h"
+#include "pool/labels.h"
 #include "pool/tracker.h"
 
 /** Distinct (function, argument) pairs kept per lifetime, and distinct companions; more is counted, not kept.
@@ -129,6 +130,8 @@ struct rp_tracker {
   bool phase_lost;            /**< the history does not begin with a step */
   uint64_t *template_symbols; /**< of the locked step, to notice when the pattern breaks */
   uint64_t frees_of_buffers;
+
+  struct rp_labels labels;
 
   struct rp_peer_order *peers;
   size_t peer_count, peer_capacity;
