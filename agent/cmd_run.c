@@ -63,7 +63,10 @@ static int print_help(void) {
     char shown[64];
     snprintf(shown, sizeof shown, "--%s%s%s", option->name, option->has_arg ? " " : "",
              option->has_arg ? row->values : "");
-    printf("  %-32s %s [%s]\n", shown, row->help, row->default_text);
+    if (option->has_arg)
+      printf("  %-32s %s [%s]\n", shown, row->help, row->default_text);
+    else
+      printf("  %-32s %s\n", shown, row->help);
   }
   puts("  --help                           this text");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;

@@ -92,7 +92,8 @@ static int print_help(void) {
       "  --output FILE        write that document to FILE\n"
       "  --help               this text\n\n"
       "Columns: N buffers received in a step, D most of them live at once, K = min(N, D + slack) slots;\n"
-      "  existing: what the ring of fixed size takes that is in use for 1F1B, the warm-up plus slack;\n"
+      "  existing: what the ring of fixed size in use for 1F1B takes: stages from here to the last, plus "
+      "slack;\n"
       "  rule: ring, where the n-th receive can use slot n mod K, or table, where --json tells the slot.");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
