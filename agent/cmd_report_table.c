@@ -156,7 +156,8 @@ static void format_process(const json_t *report, char *rank, char *process, size
     if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
 }
 
-#define ROW "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s  %s\n"
+#define COLUMNS "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s"
+#define ROW COLUMNS "  %s\n"
 
 static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel) {
   char stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32], needed[32], saved[32];
@@ -218,7 +219,7 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   format_bytes(rp_report_total(set, job, "held_bytes"), held, sizeof held);
   format_bytes(rp_report_total(set, job, "needed_bytes"), needed, sizeof needed);
   format_bytes(rp_report_total(set, job, "would_save_bytes"), saved, sizeof saved);
-  fprintf(out, ROW, "total", "", "", "", "", "", "", "", "", held, needed, saved, "");
+  fprintf(out, COLUMNS "\n", "total", "", "", "", "", "", "", "", "", held, needed, saved);
 }
 
 /* Counts one line among those said before; lines that many processes say are printed once. */

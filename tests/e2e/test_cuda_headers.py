@@ -10,7 +10,7 @@ CORE = ["cuda.h", "cuda_runtime_api.h", "crt/host_defines.h", "cupti.h", "genera
 OTHER = ["nvtx3/nvToolsExt.h", "nv/target", "cudaProfiler.h"]
 PROJECT = """cmake_minimum_required(VERSION 3.25)
 project(headers NONE)
-include({source}/cupti/cmake/RecvpoolCuda.cmake)
+include("{source}/cupti/cmake/RecvpoolCuda.cmake")
 get_target_property(folders recvpool_cuda_headers INTERFACE_INCLUDE_DIRECTORIES)
 message(STATUS "ROOT=${{RECVPOOL_CUDA_ROOT}}")
 message(STATUS "FOLDERS=${{folders}}")

@@ -29,6 +29,7 @@ class ReportCommandTest(support.TestCase):
         self.assertEqual(rows[0], "0 node/one:1000 activation 0 0 4 1 2 1.0 MiB 4.0 MiB 1.0 MiB 2.0 MiB poolable".split())
         self.assertIn("pooling would save 12.0 MiB of the 24.0 MiB held", result.stdout)
         self.assertIn("(3 processes)", result.stdout)
+        self.assertEqual([line for line in result.stdout.splitlines() if line != line.rstrip()], [])
 
     def test_conclusions(self):
         self.sample("gpipe", "0", folder=self.folder + "/gpipe")
