@@ -41,7 +41,8 @@ struct rp_life {
   uint64_t last_operations;   /**< … and before the last access */
   bool closed;
   bool freed;    /**< closed by a free of its allocation */
-  bool captured; /**< its receive or an access was captured into a graph */
+  bool captured; /**< its receive or an access, or one before into the same buffer, was captured into a graph
+                  */
   bool one_off;  /**< of a buffer that later steps never used */
   uint16_t signature_count;
   uint64_t signature[RP_LIFE_SIGNATURE]; /**< hash of (function, argument offset) */
@@ -68,7 +69,9 @@ struct rp_buffer {
   uint32_t learned_accesses;
   uint64_t learned_function;
   bool learned;
-  bool in_use; /**< this slot of the buffer table is taken */
+  bool captured;  /**< a graph holds its address, for as long as the buffer exists */
+  size_t channel; /**< channel of its last complete step, plus one */
+  bool in_use;    /**< this slot of the buffer table is taken */
 };
 
 /** Receives of one run of the schedule. */
@@ -90,6 +93,8 @@ struct rp_peer_order {
 struct rp_channel_state {
   struct rp_channel public; /**< lifetimes are those of the last complete step, owned here */
   bool seen_in_last_step;
+  bool gone; /**< filled in for the decision: later steps did without it, and its buffers were freed or serve
+                another channel */
   bool captured;
   bool any_access;
   bool shared;
