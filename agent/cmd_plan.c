@@ -25,7 +25,7 @@ static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **p
   }
   provenance->kind = "report";
   provenance->source = a->from_report;
-  return rp_plan_from_reports(a->from_report, &a->options, plan, message, message_size);
+  return rp_plan_from_reports(a->from_report, &a->options, plan, &provenance->note, message, message_size);
 }
 
 /* JSON integers and the sums over replicas must hold every number. */
@@ -61,12 +61,24 @@ static int put_out(const struct rp_plan_arguments *a, const struct rp_plan *plan
   return status;
 }
 
+/* A saved plan, a schedule file, or a named schedule. */
+static rp_status make_expectation(const struct rp_plan_arguments *a, struct rp_plan **plan, char *message,
+                                  size_t message_size) {
+  struct rp_plan_provenance ignored;
+  size_t length = a->lowered ? strlen(a->lowered) : 0;
+  if (length > 5 && strcmp(a->lowered + length - 5, ".json") == 0)
+    return rp_plan_from_plan(a->lowered, &a->options, plan, message, message_size);
+  return make_plan(a, plan, &ignored, message, message_size);
+}
+
 static int compare(const struct rp_plan_arguments *a) {
   struct rp_plan *plan = NULL, *run = NULL;
   struct rp_plan_provenance provenance;
   char message[512] = "";
-  rp_status status = make_plan(a, &plan, &provenance, message, sizeof(message));
-  if (!status) status = rp_plan_from_reports(a->from_report, &a->options, &run, message, sizeof(message));
+  rp_status status = make_expectation(a, &plan, message, sizeof(message));
+  if (!status)
+    status =
+        rp_plan_from_reports(a->from_report, &a->options, &run, &provenance.note, message, sizeof(message));
   size_t departures = status ? 0 : rp_plan_print_departures(plan, run, stdout);
   rp_plan_destroy(plan);
   rp_plan_destroy(run);

@@ -23,7 +23,6 @@ static void at_exit(void) {
   if (rp_state_get() != RP_STATE_ON || !rp_state_is_own_process()) return;
   int saved = errno;
   rp_state_set(RP_STATE_PASSIVE);
-  rp_agent_finish();
   rp_reporter_finish();
   errno = saved;
 }

@@ -30,61 +30,71 @@ enum {
   OPT_FORWARD_ONLY,
   OPT_POST_AT_USE,
   OPT_REPLICAS,
+  OPT_TORCH,
   OPT_JSON,
   OPT_OUTPUT,
   OPT_SHOW_TIMELINE,
 };
 
-static const struct option options[] = {{"schedule", required_argument, NULL, OPT_SCHEDULE},
-                                        {"lowered", required_argument, NULL, OPT_LOWERED},
-                                        {"from-report", required_argument, NULL, OPT_FROM_REPORT},
-                                        {"compare", no_argument, NULL, OPT_COMPARE},
-                                        {"stages", required_argument, NULL, OPT_STAGES},
-                                        {"ranks", required_argument, NULL, OPT_RANKS},
-                                        {"microbatches", required_argument, NULL, OPT_MICROBATCHES},
-                                        {"buffer-bytes", required_argument, NULL, OPT_BUFFER_BYTES},
-                                        {"tensor", required_argument, NULL, OPT_TENSOR},
-                                        {"stage", required_argument, NULL, OPT_STAGE},
-                                        {"slack", required_argument, NULL, OPT_SLACK},
-                                        {"receive-ahead", required_argument, NULL, OPT_RECEIVE_AHEAD},
-                                        {"granularity", required_argument, NULL, OPT_GRANULARITY},
-                                        {"mixed-sizes", no_argument, NULL, OPT_MIXED_SIZES},
-                                        {"forward-only", no_argument, NULL, OPT_FORWARD_ONLY},
-                                        {"post-at-use", no_argument, NULL, OPT_POST_AT_USE},
-                                        {"replicas", required_argument, NULL, OPT_REPLICAS},
-                                        {"json", no_argument, NULL, OPT_JSON},
-                                        {"output", required_argument, NULL, OPT_OUTPUT},
-                                        {"show-timeline", no_argument, NULL, OPT_SHOW_TIMELINE},
-                                        {"help", no_argument, NULL, 'h'},
-                                        {NULL, 0, NULL, 0}};
+static const struct option options[] = {
+    {"schedule", required_argument, NULL, OPT_SCHEDULE},
+    {"lowered", required_argument, NULL, OPT_LOWERED},
+    {"from-report", required_argument, NULL, OPT_FROM_REPORT},
+    {"compare", no_argument, NULL, OPT_COMPARE},
+    {"stages", required_argument, NULL, OPT_STAGES},
+    {"ranks", required_argument, NULL, OPT_RANKS},
+    {"microbatches", required_argument, NULL, OPT_MICROBATCHES},
+    {"buffer-bytes", required_argument, NULL, OPT_BUFFER_BYTES},
+    {"tensor", required_argument, NULL, OPT_TENSOR},
+    {"stage", required_argument, NULL, OPT_STAGE},
+    {"slack", required_argument, NULL, OPT_SLACK},
+    {"receive-ahead", required_argument, NULL, OPT_RECEIVE_AHEAD},
+    {"granularity", required_argument, NULL, OPT_GRANULARITY},
+    {"mixed-sizes", no_argument, NULL, OPT_MIXED_SIZES},
+    {"forward-only", no_argument, NULL, OPT_FORWARD_ONLY},
+    {"post-at-use", no_argument, NULL, OPT_POST_AT_USE},
+    {"torch", required_argument, NULL, OPT_TORCH},
+    {"replicas", required_argument, NULL, OPT_REPLICAS},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"output", required_argument, NULL, OPT_OUTPUT},
+    {"show-timeline", no_argument, NULL, OPT_SHOW_TIMELINE},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
 
 static int print_help(void) {
-  puts("Usage: recvpool plan --schedule NAME --stages S --microbatches N [OPTION...]\n"
-       "       recvpool plan --lowered FILE.csv [OPTION...]\n"
-       "       recvpool plan --from-report FILE|DIR [OPTION...]\n"
-       "       recvpool plan --compare PLAN RUN [OPTION...]\n"
-       "How many receive buffers a pipeline schedule needs, and what pooling them saves.\n\n"
-       "  --schedule NAME      gpipe, 1f1b, interleaved_1f1b or looped_bfs\n"
-       "  --stages S           pipeline stages; --ranks P if a rank has several of them\n"
-       "  --microbatches N     microbatches of one step\n"
-       "  --lowered FILE       schedule file of torch, with its transfers or without\n"
-       "  --from-report PATH   reports of an observed run\n"
-       "  --compare PLAN RUN   where RUN (reports) departs from PLAN (schedule file, or the name of "
-       "--schedule)\n\n"
-       "  --buffer-bytes SIZE  bytes of a tensor passed between stages, such as 436MiB; once per tensor\n"
-       "  --tensor SHAPE:TYPE  the same from a shape, such as 2x2048x7168:bf16\n"
-       "  --slack K            slots beyond the depth, so that a receive can be posted without waiting [2]\n"
-       "  --receive-ahead A    receives posted this many places early [0]\n"
-       "  --granularity WHO    which buffers share slots: stage, direction or rank [stage]\n"
-       "  --mixed-sizes        a slot may hold buffers of its size or smaller\n"
-       "  --forward-only       evaluation: the forward is the last reader\n"
-       "  --post-at-use        as if receives were posted directly before their first reader\n\n"
-       "  --stage S            show this stage only\n"
-       "  --replicas R         pipelines of the job, for its totals [1]\n"
-       "  --show-timeline      the slots position by position\n"
-       "  --json               one JSON document on stdout (dashboards/schema/plan.schema.json)\n"
-       "  --output FILE        write that document to FILE\n"
-       "  --help               this text");
+  puts(
+      "Usage: recvpool plan --schedule NAME --stages S --microbatches N [OPTION...]\n"
+      "       recvpool plan --lowered FILE.csv [OPTION...]\n"
+      "       recvpool plan --from-report FILE|DIR [OPTION...]\n"
+      "       recvpool plan --compare PLAN RUN [OPTION...]\n"
+      "How many receive buffers a pipeline schedule needs, and what pooling them saves.\n\n"
+      "  --schedule NAME      gpipe, 1f1b, interleaved_1f1b or looped_bfs\n"
+      "  --stages S           pipeline stages; --ranks P if a rank has several of them\n"
+      "  --microbatches N     microbatches of one step\n"
+      "  --lowered FILE       schedule file of torch, with its transfers or without\n"
+      "  --from-report PATH   reports of an observed run\n"
+      "  --compare PLAN RUN   where RUN (reports) departs from PLAN: a saved plan (.json), a schedule file,\n"
+      "                       or, with RUN alone, what --schedule says; exit status 1 where it does\n\n"
+      "  --buffer-bytes SIZE  bytes of a tensor passed between stages, such as 436MiB; once per tensor\n"
+      "  --tensor SHAPE:TYPE  the same from a shape, such as 2x2048x7168:bf16\n"
+      "  --slack K            slots beyond the depth, so that a receive can be posted without waiting [2]\n"
+      "  --receive-ahead A    receives posted this many places early [0]\n"
+      "  --granularity WHO    which buffers share slots: stage, direction or rank [stage]\n"
+      "  --mixed-sizes        a slot may hold buffers of its size or smaller\n"
+      "  --forward-only       evaluation: the forward is the last reader\n"
+      "  --torch VERSION      whose transfers a schedule without them gets [2.10 to 2.14, which agree]\n"
+      "  --post-at-use        as if receives were posted directly before their first reader\n\n"
+      "  --stage S            show this stage only\n"
+      "  --replicas R         pipelines of the job, for its totals [1]\n"
+      "  --show-timeline      the slots position by position\n"
+      "  --json               one JSON document on stdout (share/recvpool/schema/plan.schema.json)\n"
+      "  --output FILE        write that document to FILE\n"
+      "  --help               this text\n\n"
+      "Columns: N buffers received in a step, D most of them live at once, K = min(N, D + slack) slots;\n"
+      "  existing: what the ring of fixed size in use for 1F1B takes: stages from here to the last, plus "
+      "slack;\n"
+      "  rule: ring, where the n-th receive can use slot n mod K, or table, where --json tells the slot.");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
@@ -108,8 +118,7 @@ static bool parse_int(const char *text, int32_t least, int32_t most, int32_t *ou
   return true;
 }
 
-/* --- tensors
- * ------------------------------------------------------------------------------------------------------ */
+/* --- tensors --- */
 
 static uint64_t type_bits(const char *name) {
   static const struct {
@@ -150,8 +159,10 @@ static int take_size(struct rp_plan_arguments *a, int option, const char *value)
   bool ok = option == OPT_TENSOR ? parse_tensor(value, &bytes) : rp_parse_bytes(value, &bytes) == RP_OK;
   if (!ok || bytes == 0 || bytes > INT64_MAX)
     return wrong(option, value,
-                 option == OPT_TENSOR ? "a shape and a type, such as 2x2048x7168:bf16"
-                                      : "a size of at least 1 byte, such as 436MiB");
+                 option == OPT_TENSOR
+                     ? "a shape and a type (bf16, fp16, fp32, fp64, fp8, int8 to int64), such as "
+                       "2x2048x7168:bf16"
+                     : "a size of at least 1 byte, such as 436MiB");
   if (a->options.tensor_count == RP_PLAN_MAX_TENSORS) {
     rp_cmd_error("plan", "more than %d tensors", RP_PLAN_MAX_TENSORS);
     return RP_EXIT_USAGE;
@@ -160,8 +171,7 @@ static int take_size(struct rp_plan_arguments *a, int option, const char *value)
   return -1;
 }
 
-/* --- the other options
- * -------------------------------------------------------------------------------------------- */
+/* --- the other options --- */
 
 static int take_number(struct rp_plan_arguments *a, int option, const char *value) {
   int32_t number;
@@ -181,6 +191,16 @@ static int take_number(struct rp_plan_arguments *a, int option, const char *valu
   }
   if (!parse_int(value, 0, MOST_SLACK, &number)) return wrong(option, value, "0 to 1024");
   *(option == OPT_SLACK ? &a->options.slack : &a->options.receive_ahead) = (uint32_t)number;
+  return -1;
+}
+
+/* "2.11" as 211. */
+static int take_torch(struct rp_plan_arguments *a, const char *value) {
+  int32_t minor;
+  if (strncmp(value, "2.", 2) != 0 || value[2] < '0' || value[2] > '9' ||
+      !parse_int(value + 2, 6, 99, &minor))
+    return wrong(OPT_TORCH, value, "a version from 2.6 on, such as 2.11");
+  a->options.torch_version = 200 + (int)minor;
   return -1;
 }
 
@@ -216,6 +236,8 @@ static int take_option(struct rp_plan_arguments *a, int option, const char *valu
   case OPT_POST_AT_USE:
     a->options.post_at_use = 1;
     return -1;
+  case OPT_TORCH:
+    return take_torch(a, value);
   case OPT_BUFFER_BYTES:
   case OPT_TENSOR:
     return take_size(a, option, value);
@@ -238,8 +260,11 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
   if (a->compare) {
     int wanted = a->schedule ? 1 : 2;
     if (left != wanted || a->lowered || a->from_report)
-      return usage(
-          "--compare takes a schedule file and the reports of a run, or --schedule and the reports of a run");
+      return usage("--compare takes a saved plan or a schedule file, then the reports of a run; or "
+                   "--schedule and the reports");
+    if (a->json || a->output || a->timeline || a->stage >= 0)
+      return usage("--compare prints its findings only: --json, --output, --stage and --show-timeline do not "
+                   "go with it");
     a->lowered = a->schedule ? NULL : rest[0];
     a->from_report = rest[wanted - 1];
   } else if (left) {
@@ -247,7 +272,7 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
     return RP_EXIT_USAGE;
   } else if (sources != 1) {
     return usage(sources ? "--schedule, --lowered and --from-report exclude one another"
-                         : "nothing to plan: name one of --schedule, --lowered and --from-report");
+                         : "nothing to plan: name one of --schedule, --lowered, --from-report and --compare");
   }
   if (!a->schedule && (a->stages || a->microbatches || a->ranks))
     return usage("--stages, --ranks and --microbatches belong to --schedule; a file says them itself");

@@ -27,11 +27,15 @@ struct rp_plan_arguments {
 /** Reads the command line. Returns -1 to go on, else the exit status; what is wrong has been said. */
 int rp_plan_take_arguments(int argc, char **argv, struct rp_plan_arguments *out);
 
-/** Plans from reports of an observed run. On failure `message` holds one line. */
+/** Plans from reports of an observed run. `note` becomes a sentence in static storage that belongs beside the
+ * numbers, or NULL. On failure `message` holds one line. */
 rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                               char *message, size_t message_size);
+                               const char **note, char *message, size_t message_size);
 /** Plans from a schedule file of torch. On failure `message` holds one line that names the file. */
 rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
+                            char *message, size_t message_size);
+/** Plans again what a plan file lists. On failure `message` holds one line that names the file. */
+rp_status rp_plan_from_plan(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
                             char *message, size_t message_size);
 
 /** Prints the plan for people. `stage` -1: all of them. */

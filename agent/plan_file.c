@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static json_t *integer(uint64_t value) {
@@ -58,8 +59,7 @@ static json_t *rank_json(const struct rp_plan *plan, int32_t rank, size_t *next_
                    "receives", receives_json(plan, rank, next_item));
 }
 
-/* --- classes
- * ------------------------------------------------------------------------------------------------------ */
+/* --- classes --- */
 
 static const char *class_reason(const struct rp_plan_class *c) {
   if (c->slots < c->buffers) return rp_reason_name(RP_REASON_POOLABLE);
@@ -113,26 +113,27 @@ static void append_classes(const struct rp_plan *plan, const struct rp_plan_clas
   }
 }
 
-/* --- the document
- * ------------------------------------------------------------------------------------------------- */
+/* --- the document --- */
 
 static json_t *options_json(const struct rp_plan *plan) {
   const struct rp_plan_options *o = &plan->options;
   json_t *tensors = json_array();
   for (size_t i = 0; i < o->tensor_count; i++)
     json_array_append_new(tensors, integer(o->tensor_bytes[i]));
-  return json_pack("{s:I, s:I, s:s, s:b, s:b, s:b, s:o}", "slack_slots", (json_int_t)o->slack,
-                   "receive_ahead", (json_int_t)o->receive_ahead, "granularity",
-                   rp_plan_granularity_name(o->granularity), "mixed_sizes", o->mixed_sizes, "forward_only",
-                   o->forward_only, "post_at_use", o->post_at_use, "tensor_bytes", tensors);
+  return json_pack(
+      "{s:I, s:I, s:s, s:b, s:b, s:b, s:o, s:o}", "slack_slots", (json_int_t)o->slack, "receive_ahead",
+      (json_int_t)o->receive_ahead, "granularity", rp_plan_granularity_name(o->granularity), "mixed_sizes",
+      o->mixed_sizes, "forward_only", o->forward_only, "post_at_use", o->post_at_use, "torch_version",
+      o->torch_version ? json_sprintf("%d.%d", o->torch_version / 100, o->torch_version % 100) : json_null(),
+      "tensor_bytes", tensors);
 }
 
 static json_t *provenance_json(const struct rp_plan *plan, const struct rp_plan_provenance *p) {
   json_t *source = json_string(p->source);
-  return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:s}", "kind", p->kind, "source",
+  return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s?}", "kind", p->kind, "source",
                    source ? source : json_string("(name is not UTF-8)"), "ranks", (int)plan->ranks, "stages",
                    (int)plan->stages, "microbatches", (int)plan->microbatches, "replicas", (int)p->replicas,
-                   "recvpool_version", p->recvpool);
+                   "recvpool_version", p->recvpool, "note", p->note);
 }
 
 static json_t *totals_json(const struct rp_plan *plan, int32_t replicas) {
@@ -160,9 +161,15 @@ json_t *rp_plan_to_json(const struct rp_plan *plan, const struct rp_plan_provena
                    totals_json(plan, provenance->replicas));
 }
 
+/* Pipes and devices cannot be synced, and need not be. */
+static bool sync_file(FILE *file) {
+  return fsync(fileno(file)) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
+}
+
+/* Closes `file` in any case. */
 static rp_status write_whole(const json_t *plan, FILE *file) {
   bool ok = json_dumpf(plan, file, JSON_INDENT(1)) == 0 && fputc('\n', file) != EOF && fflush(file) == 0 &&
-            fsync(fileno(file)) == 0;
+            sync_file(file);
   int error = errno;
   if (fclose(file) != 0 && ok) {
     ok = false;
@@ -172,11 +179,14 @@ static rp_status write_whole(const json_t *plan, FILE *file) {
   return ok ? RP_OK : RP_ERROR_IO;
 }
 
-rp_status rp_plan_write(const json_t *plan, const char *path) {
-  size_t size = strlen(path) + 32;
+/* By way of a temporary file in the same folder; its name is short, so that it fits wherever `path` does. */
+static rp_status replace_file(const json_t *plan, const char *path) {
+  const char *slash = strrchr(path, '/');
+  int folder = slash ? (int)(slash - path) + 1 : 0;
+  size_t size = (size_t)folder + 48;
   char *temporary = malloc(size);
   if (!temporary) return RP_ERROR_NO_MEMORY;
-  snprintf(temporary, size, "%s.%ld.tmp", path, (long)getpid());
+  snprintf(temporary, size, "%.*s.recvpool-plan-%ld.tmp", folder, path, (long)getpid());
   FILE *file = fopen(temporary, "wxe");
   rp_status status = file ? write_whole(plan, file) : RP_ERROR_IO;
   if (!status && rename(temporary, path) != 0) status = RP_ERROR_IO;
@@ -186,5 +196,27 @@ rp_status rp_plan_write(const json_t *plan, const char *path) {
     errno = error;
   }
   free(temporary);
+  return status;
+}
+
+/* Into what is not a file of its own: a pipe or a device must stay what it is. */
+static rp_status write_into(const json_t *plan, const char *path) {
+  FILE *file = fopen(path, "we");
+  return file ? write_whole(plan, file) : RP_ERROR_IO;
+}
+
+rp_status rp_plan_write(const json_t *plan, const char *path) {
+  struct stat info;
+  if (lstat(path, &info) != 0) return errno == ENOENT ? replace_file(plan, path) : RP_ERROR_IO;
+  if (S_ISREG(info.st_mode)) return replace_file(plan, path);
+  if (!S_ISLNK(info.st_mode)) return write_into(plan, path);
+  if (stat(path, &info) != 0) return RP_ERROR_IO;
+  if (!S_ISREG(info.st_mode)) return write_into(plan, path);
+  char *target = realpath(path, NULL); /* the link stays a link */
+  if (!target) return RP_ERROR_IO;
+  rp_status status = replace_file(plan, target);
+  int error = errno;
+  free(target);
+  errno = error;
   return status;
 }

@@ -21,13 +21,14 @@ struct rp_plan_provenance {
   const char *source;   /**< name of the schedule, or the path of the file */
   int32_t replicas;     /**< how often the job has this pipeline */
   const char *recvpool; /**< version of the writer */
+  const char *note;     /**< one sentence that a reader must know, or NULL */
 };
 
 /** The plan as JSON, or NULL without memory. Owned by the caller. */
 json_t *rp_plan_to_json(const struct rp_plan *plan, const struct rp_plan_provenance *provenance);
 
 /** Writes JSON to PATH by way of a temporary file beside it, every byte checked. RP_ERROR_IO with errno set:
- * PATH is untouched. */
+ * PATH is untouched. A link to a file stays a link; a pipe or a device is written into. */
 rp_status rp_plan_write(const json_t *plan, const char *path);
 
 /** One pool of a plan that was read. */

@@ -5,8 +5,7 @@
 
 #include "agent/plan_command.h"
 
-/* --- schedule files
- * ----------------------------------------------------------------------------------------------- */
+/* --- schedule files --- */
 
 #define MOST_FILE_BYTES ((size_t)4 << 30)
 
@@ -54,10 +53,10 @@ rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *opti
   return status;
 }
 
-/* --- reports
- * ------------------------------------------------------------------------------------------------------ */
+/* --- reports --- */
 
 struct observed {
+  size_t just_in_time, other_style; /* channels */
   struct rp_plan_item *items;
   size_t count, capacity;
   int32_t stages, microbatches;
@@ -129,6 +128,9 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
       stage++;
     if (stage == o->stages) key[o->stages++ - first] = ordinal;
     directions[stage - first] |= bit;
+    const char *style = json_string_value(json_object_get(channel, "allocation_style"));
+    bool just_in_time = style && strcmp(style, rp_style_name(RP_STYLE_JUST_IN_TIME)) == 0;
+    *(just_in_time ? &o->just_in_time : &o->other_style) += 1;
     status = add_channel(o, channel, rank, stage);
   }
   free(key);
@@ -143,8 +145,8 @@ static int compare_items(const void *left, const void *right) {
 }
 
 static rp_status plan_set(const struct rp_read_set *set, const char *path,
-                          const struct rp_plan_options *options, struct rp_plan **out, char *message,
-                          size_t message_size) {
+                          const struct rp_plan_options *options, struct rp_plan **out, const char **note,
+                          char *message, size_t message_size) {
   struct observed o = {0};
   rp_status status = RP_OK;
   for (size_t i = 0; !status && i < set->count; i++)
@@ -161,14 +163,21 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path,
     return status;
   }
   qsort(o.items, o.count, sizeof(*o.items), compare_items);
+  *note =
+      !o.just_in_time ? NULL
+      : !o.other_style
+          ? "The run allocates its receive buffers just in time: it holds no more than the depth, so there "
+            "is nothing to pool and the savings are those of a run that preallocates."
+          : "Part of the run allocates its receive buffers just in time: there the savings are those of a "
+            "run that preallocates.";
   status = rp__plan_build(o.items, o.count, (int32_t)set->count, o.stages, o.microbatches, options, out);
   if (status) snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
   return status;
 }
 
 rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                               char *message, size_t message_size) {
-  struct rp_read_set set = {0};
+                               const char **note, char *message, size_t message_size) {
+  struct rp_read_set set = {.subcommand = "plan"};
   rp_status status = rp_read_add(&set, path);
   if (!status) status = rp_read_finish(&set);
   if (status) {
@@ -181,7 +190,7 @@ rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *o
     snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
              set.job_count);
   } else {
-    status = plan_set(&set, path, options, out, message, message_size);
+    status = plan_set(&set, path, options, out, note, message, message_size);
   }
   rp_read_fini(&set);
   return status;

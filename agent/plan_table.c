@@ -13,8 +13,7 @@ static void format_bytes(uint64_t bytes, char *out, size_t out_size) {
   snprintf(out, out_size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
 }
 
-/* --- table
- * -------------------------------------------------------------------------------------------------------- */
+/* --- table --- */
 
 static void print_bytes(FILE *out, uint64_t stock, uint64_t pooled) {
   const uint64_t values[] = {stock, pooled, stock - pooled};
@@ -28,8 +27,9 @@ static void print_bytes(FILE *out, uint64_t stock, uint64_t pooled) {
 static void print_pool(const struct rp_plan_pool *p, bool sizes, FILE *out) {
   char existing[16] = "-";
   if (p->existing_slots) snprintf(existing, sizeof(existing), "%u", p->existing_slots);
-  fprintf(out, "%4d %5d %-10s %8u %5u %5u %8s %-5s", (int)p->rank, (int)p->stage,
+  fprintf(out, "%4d %5d %-10s %8u %5u %5u %8s %*s", (int)p->rank, (int)p->stage,
           rp_direction_name((enum rp_direction)p->direction), p->buffers, p->depth, p->slots, existing,
+          sizes ? -5 : 0,
           p->slots == p->buffers ? "-"
           : p->ring              ? "ring"
                                  : "table");
@@ -70,10 +70,15 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
   struct rp_plan_totals t;
   rp_plan_totals(plan, &t);
   bool sizes = t.bytes_stock > 0;
-  fprintf(out, "%s: %d ranks, %d stages, %d microbatches\n\n", provenance->source, (int)plan->ranks,
-          (int)plan->stages, (int)plan->microbatches);
-  fprintf(out, "%4s %5s %-10s %8s %5s %5s %8s %-5s%s\n", "rank", "stage", "direction", "N", "D", "K",
-          "existing", "rule", sizes ? "       stock      pooled       saved" : "");
+  fprintf(out, "%s: %d rank%s, %d stage%s, %d microbatch%s\n\n", provenance->source, (int)plan->ranks,
+          plan->ranks == 1 ? "" : "s", (int)plan->stages, plan->stages == 1 ? "" : "s",
+          (int)plan->microbatches, plan->microbatches == 1 ? "" : "es");
+  if (plan->pool_count == 0) {
+    fputs("Nothing is received: no stage has a neighbour on another rank.\n", out);
+    return;
+  }
+  fprintf(out, "%4s %5s %-10s %8s %5s %5s %8s %s%s\n", "rank", "stage", "direction", "N", "D", "K",
+          "existing", "rule", sizes ? "        stock      pooled       saved" : "");
   for (size_t i = 0; i < plan->pool_count; i++)
     if (stage < 0 || plan->pools[i].stage == stage) print_pool(&plan->pools[i], sizes, out);
   const char *reason;
@@ -81,10 +86,10 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
       rp_schedule_supports_pool(provenance->source, &reason) >= 0)
     fprintf(out, "\n%s: %s.\n", provenance->source, reason);
   print_totals(plan, provenance->replicas, sizes, out);
+  if (provenance->note) fprintf(out, "%s\n", provenance->note);
 }
 
-/* --- timeline
- * ----------------------------------------------------------------------------------------------------- */
+/* --- timeline --- */
 
 static void print_tenant(const struct rp_plan *plan, const struct rp_plan_class *c, const uint32_t *tenant,
                          FILE *out) {
@@ -137,8 +142,7 @@ void rp_plan_print_timeline(const struct rp_plan *plan, int32_t stage, FILE *out
   free(tenants);
 }
 
-/* --- departures
- * --------------------------------------------------------------------------------------------------- */
+/* --- departures --- */
 
 /* The pools of one rank and direction in the order in which they first receive; `n`-th of them or NULL.
  * Stages of a run have no names, so pools are matched by this order. */

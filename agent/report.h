@@ -1,6 +1,6 @@
 /** @file report.h
- * The report: what one process tells about itself, as JSON (dashboards/schema/report.schema.json). The writer turns the
- * structures below into one file, atomically; the structures are filled by the injected library.
+ * The report: what one process tells about itself, as JSON (dashboards/schema/report.schema.json). The writer
+ * turns the structures below into one file, atomically; the structures are filled by the injected library.
  */
 #ifndef RP_AGENT_REPORT_H
 #define RP_AGENT_REPORT_H
@@ -21,16 +21,18 @@
 struct rp_process_info {
   char host[256];
   pid_t pid;
-  char command[4096];      /**< arguments joined by blanks, cut to size; bytes that are not UTF-8 are escaped by the writer */
+  char command[4096]; /**< arguments joined by blanks, cut to size; bytes that are not UTF-8 are escaped by
+                         the writer */
   int rank, world_size, local_rank; /**< -1 where not known */
-  char rank_source[32];    /**< "torchrun", "slurm", "mpi" or "" */
-  double start_time_unix_seconds; /**< wall clock at attach */
+  char rank_source[32];             /**< "torchrun", "slurm", "mpi" or "" */
+  double start_time_unix_seconds;   /**< wall clock at attach */
   uint64_t start_monotonic_ns;
 };
 
 struct rp_versions {
   int cuda_driver, cuda_runtime, cupti, nccl; /**< as the libraries number themselves; 0 where not found */
-  char cuda_driver_path[512], cuda_runtime_path[512], cupti_path[512], nccl_path[512]; /**< "" where not found */
+  char cuda_driver_path[512], cuda_runtime_path[512], cupti_path[512],
+      nccl_path[512]; /**< "" where not found */
 };
 
 /** One source of evidence (design.md §5). */
@@ -53,17 +55,17 @@ struct rp_comm_info {
 };
 
 struct rp_agent_cost {
-  uint64_t agent_bytes;          /**< host memory the agent holds, tracker included */
-  uint64_t callbacks;            /**< CUPTI callbacks and interposed calls taken */
-  uint64_t callback_hits;        /**< of these, launches that named a receive buffer */
-  uint64_t callback_time_ns;     /**< spent in them; extrapolated from the sampled ones */
-  uint64_t callbacks_timed;      /**< how many were timed */
-  uint64_t events_lost;          /**< events the agent could not hand to the tracker */
+  uint64_t agent_bytes;      /**< host memory the agent holds, tracker included */
+  uint64_t callbacks;        /**< CUPTI callbacks and interposed calls taken */
+  uint64_t callback_hits;    /**< of these, launches that named a receive buffer */
+  uint64_t callback_time_ns; /**< spent in them; extrapolated from the sampled ones */
+  uint64_t callbacks_timed;  /**< how many were timed */
+  uint64_t events_lost;      /**< events the agent could not hand to the tracker */
 };
 
 struct rp_report {
-  const char *mode;  /**< "observe", "off" */
-  const char *state; /**< "running" or "finished" */
+  const char *mode;           /**< "observe", "off" */
+  const char *state;          /**< "running" or "finished" */
   const char *passive_reason; /**< why the agent went passive, "" if it has not */
   struct rp_process_info process;
   struct rp_versions versions;
@@ -89,11 +91,13 @@ struct rp_report {
 /** The whole report as JSON; NULL without memory. Owned by the caller. Thread-safe for distinct reports. */
 json_t *rp_report_to_json(const struct rp_report *report);
 
-/** File name of a process's report: HOST-PID-STARTNS.json with anything but [A-Za-z0-9._-] in HOST replaced. */
+/** File name of a process's report: HOST-PID-STARTNS.json with anything but [A-Za-z0-9._-] in HOST replaced.
+ */
 void rp_report_file_name(const struct rp_process_info *process, char *out, size_t out_size);
 
-/** Writes `report` to DIR/NAME: a temporary file in DIR (created if missing, mode 0755), every byte checked, then
- *  rename. RP_ERROR_IO with errno set and the old file untouched when anything fails; the temporary file is removed. */
+/** Writes `report` to DIR/NAME: a temporary file in DIR (created if missing, mode 0755), every byte checked,
+ * then rename. RP_ERROR_IO with errno set and the old file untouched when anything fails; the temporary file
+ * is removed. */
 rp_status rp_report_write(const struct rp_report *report, const char *dir, const char *name);
 
 #endif

@@ -56,8 +56,13 @@ rp_status rp_driver_open(void) {
   return atomic_load_explicit(&opened, memory_order_acquire) ? RP_OK : RP_ERROR_UNAVAILABLE;
 }
 
+/* Queries never go looking for the driver: rp_driver_open was called at attach, from within the driver. */
+static bool ready(void) {
+  return atomic_load_explicit(&opened, memory_order_acquire);
+}
+
 const char *rp_driver_path(void) {
-  return atomic_load_explicit(&opened, memory_order_acquire) ? driver_path : "";
+  return ready() ? driver_path : "";
 }
 
 int rp_driver_major_from_path(const char *path) {
@@ -87,7 +92,7 @@ void rp_query_end(void) {
 
 int rp_driver_version(void) {
   int version = 0;
-  if (rp_driver_open() != RP_OK || !rp_driver.driver_get_version) return 0;
+  if (!ready() || !rp_driver.driver_get_version) return 0;
   rp_query_begin();
   if (rp_driver.driver_get_version(&version) != CUDA_SUCCESS) version = 0;
   rp_query_end();
@@ -96,7 +101,7 @@ int rp_driver_version(void) {
 
 int rp_driver_current_device(void) {
   CUdevice device = -1;
-  if (rp_driver_open() != RP_OK || !rp_driver.ctx_get_device) return -1;
+  if (!ready() || !rp_driver.ctx_get_device) return -1;
   rp_query_begin();
   if (rp_driver.ctx_get_device(&device) != CUDA_SUCCESS) device = -1;
   rp_query_end();
@@ -105,7 +110,7 @@ int rp_driver_current_device(void) {
 
 bool rp_driver_stream_capturing(uint64_t stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (rp_driver_open() != RP_OK || !rp_driver.stream_is_capturing) return false;
+  if (!ready() || !rp_driver.stream_is_capturing) return false;
   rp_query_begin();
   CUresult result = rp_driver.stream_is_capturing((CUstream)(uintptr_t)stream, &status);
   rp_query_end();
@@ -114,7 +119,7 @@ bool rp_driver_stream_capturing(uint64_t stream) {
 
 int rp_driver_device_count(void) {
   int count = 0;
-  if (rp_driver_open() != RP_OK || !rp_driver.device_get_count) return 0;
+  if (!ready() || !rp_driver.device_get_count) return 0;
   rp_query_begin();
   if (rp_driver.device_get_count(&count) != CUDA_SUCCESS) count = 0;
   rp_query_end();
@@ -122,7 +127,7 @@ int rp_driver_device_count(void) {
 }
 
 rp_status rp_driver_device_info(int ordinal, char *name, size_t name_size, uint64_t *total_bytes) {
-  if (rp_driver_open() != RP_OK || !rp_driver.device_get || name_size == 0) return RP_ERROR_UNAVAILABLE;
+  if (!ready() || !rp_driver.device_get || name_size == 0) return RP_ERROR_UNAVAILABLE;
   CUdevice device;
   size_t bytes = 0;
   rp_query_begin();
@@ -141,7 +146,7 @@ rp_status rp_driver_device_info(int ordinal, char *name, size_t name_size, uint6
 bool rp_driver_function_name(uint64_t function, char *out, size_t out_size) {
   const char *name = NULL;
   CUresult result = CUDA_ERROR_NOT_FOUND;
-  if (rp_driver_open() != RP_OK) return false;
+  if (!ready()) return false;
   rp_query_begin();
   if (rp_driver.func_get_name) result = rp_driver.func_get_name(&name, (CUfunction)(uintptr_t)function);
   if ((result != CUDA_SUCCESS || !name) && rp_driver.kernel_get_name)

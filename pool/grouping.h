@@ -36,6 +36,7 @@ struct rp_group_hints {
 struct rp_grouping {
   uint32_t *group_of;   /**< [count] group of each lifetime */
   uint32_t *microbatch; /**< [count] its number in the group */
+  bool *has_neighbour;  /**< [count] another buffer of the step lies in the same allocation */
   struct rp_group *groups;
   size_t group_count;
 };

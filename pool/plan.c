@@ -8,8 +8,7 @@
 #include "pool/lifetime.h"
 #include "pool/slots.h"
 
-/* --- groups of items
- * -------------------------------------------------------------------------------------------- */
+/* --- groups of items --- */
 
 struct grouping {
   uint32_t *order; /* item indices, group after group, in order of posting within each */
@@ -44,8 +43,7 @@ static rp_status group_items(const struct rp_plan *plan, int granularity, struct
   return RP_OK;
 }
 
-/* --- one class
- * ---------------------------------------------------------------------------------------------------- */
+/* --- one class --- */
 
 struct builder {
   struct rp_plan *plan;
@@ -127,10 +125,10 @@ static rp_status push_pool(struct builder *b, const struct rp_plan_class *c) {
   return RP_OK;
 }
 
-/* --- one group
- * ---------------------------------------------------------------------------------------------------- */
+/* --- one group --- */
 
-/* Receiving ahead can reorder the posts of several stages; then the n-th member is not the n-th receive. */
+/* Whether the n-th member has slot n mod `slots`: not where items came in another order than that of posting.
+ */
 static bool is_ring(const uint32_t *slot, size_t count, uint32_t slots) {
   for (size_t i = 0; i < count; i++)
     if (slot[i] != i % slots) return false;
@@ -226,8 +224,7 @@ static rp_status build_granularity(struct builder *b, int granularity) {
   return status;
 }
 
-/* --- the plan
- * ----------------------------------------------------------------------------------------------------- */
+/* --- the plan --- */
 
 static int compare_u64(const void *left, const void *right) {
   uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;

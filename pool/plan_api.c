@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pool/schedule_internal.h"
+
 static const char *const granularity_names[RP_PLAN_GRANULARITY_COUNT] = {"stage", "direction", "rank"};
 
 const char *rp_plan_granularity_name(int granularity) {
@@ -20,8 +22,9 @@ int rp_plan_granularity_of(const char *name) {
 
 rp_status rp__plan_options_check(const struct rp_plan_options *options, uint64_t *buffer_bytes) {
   uint64_t sum = 0;
-  if (options->size != sizeof(*options) || options->granularity < 0 ||
-      options->granularity >= RP_PLAN_GRANULARITY_COUNT || (options->tensor_count && !options->tensor_bytes))
+  if (options->size != sizeof(*options) || (options->torch_version != 0 && options->torch_version < 206) ||
+      options->granularity < 0 || options->granularity >= RP_PLAN_GRANULARITY_COUNT ||
+      (options->tensor_count && !options->tensor_bytes))
     return RP_ERROR_INVALID;
   for (size_t i = 0; i < options->tensor_count; i++)
     if (__builtin_add_overflow(sum, options->tensor_bytes[i], &sum)) return RP_ERROR_LIMIT;
@@ -46,13 +49,19 @@ static rp_status tell(rp_status status, char *message, size_t size, const struct
   return status;
 }
 
+static enum rp_lowering lowering_of(const struct rp_plan_options *options) {
+  if (options->torch_version == 0) return RP_LOWERING_TORCH_2_10;
+  if (options->torch_version < 210) return RP_LOWERING_TORCH_2_6;
+  return options->torch_version < 215 ? RP_LOWERING_TORCH_2_10 : RP_LOWERING_TORCH_2_15;
+}
+
 /* Plans `schedule` and frees it. */
 static rp_status plan_and_free(struct rp_schedule *schedule, const struct rp_plan_options *options,
                                const char *source, struct rp_plan **out, char *message, size_t size) {
   struct rp_schedule_error error = {0};
   struct rp_plan *plan = NULL;
   rp_status status = rp_schedule_check(schedule, &error);
-  if (!status && !schedule->lowered) status = rp_schedule_lower(schedule, &error);
+  if (!status && !schedule->lowered) status = rp_schedule_lower_as(schedule, lowering_of(options), &error);
   if (!status) status = rp__plan_from_schedule(schedule, options, &plan);
   rp_schedule_fini(schedule);
   if (!status && !(plan->source = strdup(source))) {
@@ -69,7 +78,11 @@ rp_status rp_plan_create_named(const char *name, int32_t ranks, int32_t chunks, 
                                size_t message_size) {
   struct rp_schedule schedule;
   struct rp_schedule_error error = {0};
-  rp_status status = rp_schedule_generate(name, ranks, chunks, microbatches, &schedule, &error);
+  bool written =
+      name && (strcmp(name, "gpipe") == 0 || strcmp(name, "1f1b") == 0); /* with transfers of its own */
+  rp_status status = written
+                         ? rp_schedule_generate(name, ranks, chunks, microbatches, &schedule, &error)
+                         : rp__schedule_compute_order(name, ranks, chunks, microbatches, &schedule, &error);
   if (status) return tell(status, message, message_size, &error);
   status = plan_and_free(&schedule, options, name, plan, message, message_size);
   for (size_t i = 0; !status && strcmp(name, "1f1b") == 0 && i < (*plan)->pool_count; i++) {
@@ -146,8 +159,7 @@ rp_status rp_plan_slot(const struct rp_plan *plan, int32_t stage, enum rp_plan_d
   return RP_OK;
 }
 
-/* --- which schedules can pool
- * ------------------------------------------------------------------------------------- */
+/* --- which schedules can pool --- */
 
 static const struct {
   const char *name; /* lower case, without underscores */

@@ -99,6 +99,12 @@ rp_status rp_schedule_lower_as(struct rp_schedule *schedule, enum rp_lowering lo
  * twice, a cycle. */
 rp_status rp_schedule_check(const struct rp_schedule *schedule, struct rp_schedule_error *error);
 
+/** For a lowered schedule that passed rp_schedule_check: refuses it if transfers of different stages or
+ * directions between two ranks are received in another order than sent. That needs a communicator for each of
+ * them; over one, wrong data would land (torch's deferred receives on two ranks are such). RP_ERROR_STATE:
+ * not lowered. */
+rp_status rp_schedule_check_one_channel(const struct rp_schedule *schedule, struct rp_schedule_error *error);
+
 void rp_schedule_fini(struct rp_schedule *schedule);
 
 /** Token of a kind ("F", "RECV_B" …), never NULL. */

@@ -22,8 +22,7 @@ static uint16_t *bits_of(const struct checker *c, int32_t stage, int32_t microba
   return &c->seen[rp__pair(c->schedule, stage, microbatch)];
 }
 
-/* --- numbers
- * -------------------------------------------------------------------------------------------------- */
+/* --- numbers --- */
 
 static rp_status check_dimensions(const struct checker *c) {
   const struct rp_schedule *s = c->schedule;
@@ -64,8 +63,7 @@ static rp_status check_action(const struct checker *c, int32_t row, size_t colum
   return RP_OK;
 }
 
-/* --- order within one rank
- * ------------------------------------------------------------------------------------ */
+/* --- order within one rank --- */
 
 /* What must already be in the same list, given the bits of the pair; 0 = satisfied. */
 static const char *missing_before(const struct rp_action *a, uint16_t bits) {
@@ -117,8 +115,7 @@ static rp_status check_row(const struct checker *c, int32_t row, bool compute_on
   return RP_OK;
 }
 
-/* --- completeness
- * --------------------------------------------------------------------------------------------- */
+/* --- completeness --- */
 
 static rp_status check_complete(const struct checker *c) {
   const struct rp_schedule *s = c->schedule;
@@ -188,8 +185,7 @@ static rp_status check_transfers(const struct checker *c) {
   return RP_OK;
 }
 
-/* --- entry points
- * --------------------------------------------------------------------------------------------- */
+/* --- entry points --- */
 
 static rp_status check_rows(const struct checker *c, bool compute_only) {
   rp_status status = RP_OK;

@@ -54,8 +54,7 @@ static rp_status check_numbers(enum order order, const char *name, int32_t ranks
   return RP_OK;
 }
 
-/* --- hand-written classes
- * ------------------------------------------------------------------------------------- */
+/* --- hand-written classes --- */
 
 /* One stage of a hand-written schedule: leaves out the transfers that its place in the pipeline does not
  * have. */
@@ -124,8 +123,7 @@ static void write_1f1b(struct stage_writer *w, int32_t microbatches) {
   }
 }
 
-/* --- compute-only orders
- * -------------------------------------------------------------------------------------- */
+/* --- compute-only orders --- */
 
 struct looped {
   struct rp__row *row;
@@ -184,8 +182,7 @@ static void order_gpipe(const struct looped *l) {
     compute(l, RP_ACTION_BACKWARD, 0, k);
 }
 
-/* --- entry points
- * --------------------------------------------------------------------------------------------- */
+/* --- entry points --- */
 
 static void fill_row(enum order order, bool lowered, const struct looped *l) {
   struct stage_writer w = {.row = l->row, .stage = l->rank, .last = l->ranks - 1};

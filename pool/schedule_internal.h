@@ -56,10 +56,8 @@ rp_status rp__schedule_check_compute(const struct rp_schedule *schedule, struct 
 /** The part of rp_schedule_check that concerns several ranks; the schedule has passed all others. */
 rp_status rp__schedule_simulate(const struct rp_schedule *schedule, struct rp_schedule_error *error);
 
-/** Appends the row of `rank` to `to` with UNSHARD and RESHARD where torch's lowering has them.
- * `oldest_first`: stages are freed in the order in which they were gathered (since 2.15). */
-void rp__add_unshard_reshard(const struct rp_schedule *schedule, int32_t rank, bool oldest_first,
-                             struct rp__row *to);
+/** Appends the row of `rank` to `to` with UNSHARD and RESHARD where torch's lowering has them. */
+void rp__add_unshard_reshard(const struct rp_schedule *schedule, int32_t rank, struct rp__row *to);
 
 /** Appends one row of a lowered schedule to `to`, with a wait for every send. `pending` is a zeroed
  *  table of stages * microbatches that all rows share. */

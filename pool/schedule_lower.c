@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- REDUCE_GRAD
- * ---------------------------------------------------------------------------------------------- */
+/* --- REDUCE_GRAD --- */
 
 static void append_reductions(struct rp__row *to, const struct rp_action *unit, size_t length,
                               int32_t *backwards, int32_t microbatches, bool waits) {
@@ -30,8 +29,7 @@ static void add_reduce_grad(const struct rp__row *from, struct rp__row *to, int3
   to->failed |= from->failed;
 }
 
-/* --- SEND and RECV
- * -------------------------------------------------------------------------------------------- */
+/* --- SEND and RECV --- */
 
 /* torch sweeps the ranks 0..P-1 again and again and gives each one unit per sweep. A rank that waits for a
  * receive is taken out of the sweep until its sender puts that receive into its list; the order stays the
@@ -154,8 +152,7 @@ static rp_status add_transfers(struct rp_schedule *schedule, const struct rp__ro
   return status;
 }
 
-/* --- all passes
- * ----------------------------------------------------------------------------------------------- */
+/* --- all passes --- */
 
 /* Rows with everything but the transfers, or NULL without memory. */
 static struct rp__row *local_passes(const struct rp_schedule *schedule, enum rp_lowering lowering) {
@@ -164,7 +161,7 @@ static struct rp__row *local_passes(const struct rp_schedule *schedule, enum rp_
   bool failed = !rows || !backwards;
   for (int32_t r = 0; !failed && r < schedule->ranks; r++) {
     struct rp__row sharded = {0};
-    rp__add_unshard_reshard(schedule, r, lowering >= RP_LOWERING_TORCH_2_15, &sharded);
+    rp__add_unshard_reshard(schedule, r, &sharded);
     if (lowering >= RP_LOWERING_TORCH_2_10) {
       add_reduce_grad(&sharded, &rows[r], backwards, schedule->microbatches,
                       lowering >= RP_LOWERING_TORCH_2_15);

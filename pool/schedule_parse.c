@@ -33,8 +33,7 @@ struct reader {
   struct rp_schedule_error *error;
 };
 
-/* --- errors
- * --------------------------------------------------------------------------------------------------- */
+/* --- errors --- */
 
 static void copy_token(struct rp_schedule_error *error, struct span token) {
   size_t used = 0;
@@ -58,8 +57,7 @@ __attribute__((format(printf, 3, 4))) static rp_status refuse(struct reader *r, 
   return RP_ERROR_SYNTAX;
 }
 
-/* --- one token
- * ------------------------------------------------------------------------------------------------ */
+/* --- one token --- */
 
 static bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -206,8 +204,7 @@ static rp_status read_compound(struct reader *r, struct span token) {
   return RP_OK;
 }
 
-/* --- cells and rows
- * ------------------------------------------------------------------------------------------- */
+/* --- cells and rows --- */
 
 static bool start_row(struct reader *r) {
   if (r->row_count == r->row_capacity) {
@@ -295,8 +292,7 @@ static rp_status read_row(struct reader *r) {
   return r->rows[r->row].failed ? RP_ERROR_NO_MEMORY : RP_OK;
 }
 
-/* --- the whole file
- * ------------------------------------------------------------------------------------------- */
+/* --- the whole file --- */
 
 static rp_status check_start(struct reader *r) {
   const unsigned char *t = (const unsigned char *)r->text.at;
@@ -416,8 +412,7 @@ rp_status rp_schedule_parse(const char *text, size_t length, struct rp_schedule 
   return status;
 }
 
-/* --- writer
- * --------------------------------------------------------------------------------------------------- */
+/* --- writer --- */
 
 struct writer {
   char *text;

@@ -7,71 +7,7 @@
 
 #define MAX_ACTIVE_STAGES 3
 
-/* --- gathered stages, in the order in which a CPython set of ints iterates, since that is the order of
- * eviction --- */
-
-enum { SLOT_EMPTY = -1, SLOT_REMOVED = -2, SET_LINEAR_PROBES = 9 };
-
-struct int_set {
-  int32_t *slot;
-  size_t mask, fill, used; /* fill counts removed slots too */
-};
-
-static bool set_reset(struct int_set *set, size_t slots) {
-  int32_t *table = malloc(slots * sizeof(*table));
-  if (!table) return false;
-  memset(table, 0xff, slots * sizeof(*table)); /* SLOT_EMPTY */
-  *set = (struct int_set){table, slots - 1, 0, 0};
-  return true;
-}
-
-static void set_place(struct int_set *set, int32_t value) {
-  size_t perturb = (size_t)value, i = perturb & set->mask;
-  for (;;) {
-    size_t probes = i + SET_LINEAR_PROBES <= set->mask ? SET_LINEAR_PROBES : 0;
-    for (size_t j = i; j <= i + probes; j++) {
-      if (set->slot[j] != SLOT_EMPTY) continue;
-      set->slot[j] = value;
-      set->fill++;
-      set->used++;
-      return;
-    }
-    perturb >>= 5;
-    i = (i * 5 + 1 + perturb) & set->mask;
-  }
-}
-
-/* As a list: at the end, after closing the gaps if there is no room. */
-static bool list_add(struct int_set *set, int32_t value) {
-  if (set->fill == set->mask + 1) {
-    struct int_set old = *set;
-    if (!set_reset(set, old.used * 2 >= old.fill ? (old.mask + 1) * 2 : old.mask + 1)) return false;
-    for (size_t i = 0; i < old.fill; i++)
-      if (old.slot[i] >= 0) set->slot[set->fill++] = old.slot[i];
-    set->used = set->fill;
-    free(old.slot);
-  }
-  set->slot[set->fill++] = value;
-  set->used++;
-  return true;
-}
-
-static bool set_add(struct int_set *set, int32_t value) {
-  set_place(set, value);
-  if (set->fill * 5 < set->mask * 3) return true;
-  struct int_set old = *set;
-  size_t slots = 8;
-  while (slots <= old.used * 4)
-    slots *= 2;
-  if (!set_reset(set, slots)) return false; /* set is unchanged */
-  for (size_t i = 0; i <= old.mask; i++)
-    if (old.slot[i] >= 0) set_place(set, old.slot[i]);
-  free(old.slot);
-  return true;
-}
-
-/* --- look-ahead
- * ----------------------------------------------------------------------------------------------- */
+/* --- look-ahead --- */
 
 /* For every unit of a row, the stages that it and the units after it compute on, nearest first, until there
  * are MAX_ACTIVE_STAGES; a unit counts whole. Built from the back with a move-to-front list, so the cost is
@@ -157,26 +93,28 @@ static bool lookahead_init(const struct rp_schedule *schedule, const struct rp_r
   return ok;
 }
 
-/* --- the pass
- * ------------------------------------------------------------------------------------------------- */
+/* --- the pass --- */
 
 struct shard {
   struct rp__row *to;
-  struct int_set active; /* oldest_first: slots are filled from the front and never reused */
-  bool oldest_first;
+  int32_t *active; /* [stages] gathered stages, oldest first */
+  size_t active_count;
   size_t *wanted; /* [stages] unit + 1 that last wanted the stage */
   bool *gathered; /* [stages] */
 };
 
 static void evict_unwanted(struct shard *p, size_t now) {
-  for (size_t i = 0; i <= p->active.mask; i++) {
-    int32_t stage = p->active.slot[i];
-    if (stage < 0 || p->wanted[stage] == now) continue;
-    p->active.slot[i] = SLOT_REMOVED;
-    p->active.used--;
+  size_t kept = 0;
+  for (size_t i = 0; i < p->active_count; i++) {
+    int32_t stage = p->active[i];
+    if (p->wanted[stage] == now) {
+      p->active[kept++] = stage;
+      continue;
+    }
     p->gathered[stage] = false;
     rp__row_push(p->to, RP_ACTION_RESHARD, stage, -1, 0);
   }
+  p->active_count = kept;
 }
 
 static void before_unit(struct shard *p, const int32_t *next, size_t count, size_t now) {
@@ -186,8 +124,7 @@ static void before_unit(struct shard *p, const int32_t *next, size_t count, size
   for (size_t i = 0; i < count; i++) {
     if (p->gathered[next[i]]) continue;
     p->gathered[next[i]] = true;
-    if (!(p->oldest_first ? list_add(&p->active, next[i]) : set_add(&p->active, next[i])))
-      p->to->failed = true;
+    p->active[p->active_count++] = next[i];
     rp__row_push(p->to, RP_ACTION_UNSHARD, next[i], -1, 0);
   }
 }
@@ -203,20 +140,20 @@ static void shard_row(struct shard *p, const struct rp_rank_schedule *row, const
   evict_unwanted(p, now + 1);
 }
 
-void rp__add_unshard_reshard(const struct rp_schedule *schedule, int32_t rank, bool oldest_first,
-                             struct rp__row *to) {
+void rp__add_unshard_reshard(const struct rp_schedule *schedule, int32_t rank, struct rp__row *to) {
   const struct rp_rank_schedule *row = &schedule->rank[rank];
   struct lookahead ahead = {0};
-  struct shard p = {.to = to, .oldest_first = oldest_first};
+  struct shard p = {.to = to};
+  p.active = malloc((size_t)schedule->stages * sizeof(*p.active));
   p.wanted = calloc((size_t)schedule->stages, sizeof(*p.wanted));
   p.gathered = calloc((size_t)schedule->stages, sizeof(*p.gathered));
-  if (p.wanted && p.gathered && set_reset(&p.active, 8) && lookahead_init(schedule, row, &ahead))
+  if (p.wanted && p.gathered && p.active && lookahead_init(schedule, row, &ahead))
     shard_row(&p, row, &ahead);
   else
     to->failed = true;
   free(p.wanted);
   free(p.gathered);
-  free(p.active.slot);
+  free(p.active);
   free(ahead.stages);
   free(ahead.end);
 }

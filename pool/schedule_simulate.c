@@ -9,8 +9,9 @@
 struct simulation {
   const struct rp_schedule *schedule;
   uint16_t *done;    /* [stages * microbatches] one bit per kind */
-  uint32_t *serial;  /* [2 * stages * microbatches] place of a send among those to the same rank */
-  uint32_t *counter; /* [ranks] scratch */
+  uint32_t *serial;  /* [2 * stages * microbatches] place of a send in its channel */
+  uint32_t *counter; /* [ranks + 2 * stages] scratch */
+  bool one_channel;  /* all transfers from one rank to another share a communicator */
   size_t *next;      /* [ranks] */
   int32_t *queue;    /* [ranks] ring of ranks that may go on */
   bool *queued;      /* [ranks] */
@@ -32,15 +33,23 @@ static size_t serial_index(const struct rp_schedule *s, const struct rp_action *
   return 2 * rp__pair(s, is_send(a->kind) ? other_stage(a) : a->stage, a->microbatch) + gradient;
 }
 
-/* Calls for each transfer of a row, in order, with its number among those of that direction with the same
- * rank. */
+/* What keeps its order: everything between two ranks, or only one direction of one stage. */
+static uint32_t *counter_of(const struct simulation *m, const struct rp_action *a) {
+  const struct rp_schedule *s = m->schedule;
+  if (m->one_channel) return &m->counter[s->stage_rank[other_stage(a)]];
+  bool gradient = a->kind == RP_ACTION_SEND_B || a->kind == RP_ACTION_RECV_B;
+  int32_t receiver = is_send(a->kind) ? other_stage(a) : a->stage;
+  return &m->counter[s->ranks + 2 * receiver + gradient];
+}
+
+/* Numbers the sends of a row, or compares its receives with those numbers. */
 static rp_status number_row(struct simulation *m, int32_t r, bool sends, struct rp_schedule_error *error) {
   const struct rp_schedule *s = m->schedule;
   rp_status status = RP_OK;
   for (size_t i = 0; i < s->rank[r].count && !status; i++) {
     const struct rp_action *a = &s->rank[r].actions[i];
     if (!rp__kind_is_transfer(a->kind) || is_send(a->kind) != sends) continue;
-    uint32_t number = m->counter[s->stage_rank[other_stage(a)]]++;
+    uint32_t number = (*counter_of(m, a))++;
     uint32_t *serial = &m->serial[serial_index(s, a)];
     if (sends)
       *serial = number;
@@ -53,7 +62,7 @@ static rp_status number_row(struct simulation *m, int32_t r, bool sends, struct 
   }
   for (size_t i = 0; i < s->rank[r].count; i++) {
     const struct rp_action *a = &s->rank[r].actions[i];
-    if (rp__kind_is_transfer(a->kind)) m->counter[s->stage_rank[other_stage(a)]] = 0;
+    if (rp__kind_is_transfer(a->kind)) *counter_of(m, a) = 0;
   }
   return status;
 }
@@ -136,7 +145,7 @@ rp_status rp__schedule_simulate(const struct rp_schedule *schedule, struct rp_sc
   struct simulation m = {.schedule = schedule};
   m.done = calloc(pairs, sizeof(*m.done));
   m.serial = calloc(2 * pairs, sizeof(*m.serial));
-  m.counter = calloc(ranks, sizeof(*m.counter));
+  m.counter = calloc(ranks + 2 * (size_t)schedule->stages, sizeof(*m.counter));
   m.next = calloc(ranks, sizeof(*m.next));
   m.queue = calloc(ranks, sizeof(*m.queue));
   m.queued = calloc(ranks, sizeof(*m.queued));
@@ -153,5 +162,17 @@ rp_status rp__schedule_simulate(const struct rp_schedule *schedule, struct rp_sc
   free(m.next);
   free(m.queue);
   free(m.queued);
+  return status;
+}
+
+rp_status rp_schedule_check_one_channel(const struct rp_schedule *schedule, struct rp_schedule_error *error) {
+  if (!schedule->lowered) return RP_ERROR_STATE;
+  size_t pairs = (size_t)schedule->stages * (size_t)schedule->microbatches;
+  struct simulation m = {.schedule = schedule, .one_channel = true};
+  m.serial = calloc(2 * pairs, sizeof(*m.serial));
+  m.counter = calloc((size_t)schedule->ranks, sizeof(*m.counter));
+  rp_status status = m.serial && m.counter ? check_pairing(&m, error) : RP_ERROR_NO_MEMORY;
+  free(m.serial);
+  free(m.counter);
   return status;
 }

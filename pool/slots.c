@@ -11,8 +11,7 @@ struct entry {
   uint32_t index;
 };
 
-/* --- live intervals, the one that ends first on top
- * ------------------------------------------------------------- */
+/* --- live intervals, the one that ends first on top --- */
 
 struct heap {
   struct entry *at;
@@ -39,8 +38,7 @@ static struct entry heap_pop(struct heap *h) {
   return top;
 }
 
-/* --- order of begin
- * --------------------------------------------------------------------------------------------- */
+/* --- order of begin --- */
 
 static int compare_entries(const void *left, const void *right) {
   const struct entry *a = left, *b = right;
@@ -67,8 +65,7 @@ static struct entry *sorted_by_begin(const struct rp_interval *intervals, size_t
   return order;
 }
 
-/* --- colouring
- * -------------------------------------------------------------------------------------------------- */
+/* --- colouring --- */
 
 static uint32_t clique_number(const struct rp_interval *intervals, const struct entry *order, size_t count,
                               struct heap *live) {
@@ -137,8 +134,7 @@ rp_status rp_slots_assign(const struct rp_interval *intervals, size_t count, uin
   return status;
 }
 
-/* --- tenants of several sizes
- * ----------------------------------------------------------------------------------- */
+/* --- tenants of several sizes --- */
 
 /* Free slots by the size they have now: a stack per distinct size, threaded through `below`. Size 0 is not
  * yet used. */

@@ -41,9 +41,8 @@ enum rp_plan_granularity {
 /** Options of a plan. Start from RP_PLAN_OPTIONS_INIT, which sets `size`; fields added in later versions are
  * zero then. */
 struct rp_plan_options {
-  size_t size; /**< sizeof(struct rp_plan_options) */
-  const uint64_t
-      *tensor_bytes; /**< bytes of each tensor that one microbatch passes between stages; NULL = unknown */
+  size_t size;                  /**< sizeof(struct rp_plan_options) */
+  const uint64_t *tensor_bytes; /**< of each tensor that a microbatch passes on; NULL = unknown */
   size_t tensor_count;
   uint32_t slack;         /**< slots beyond the depth, so that a receive can be posted without waiting */
   uint32_t receive_ahead; /**< each receive is posted together with the one this many places before it */
@@ -51,10 +50,12 @@ struct rp_plan_options {
   int forward_only;       /**< non-zero: evaluation, the forward is the last reader */
   int post_at_use;        /**< non-zero: receives are posted directly before their first reader */
   int mixed_sizes;        /**< non-zero: a slot may hold buffers of its size or smaller */
+  int torch_version; /**< 100 * major + minor of the torch that adds transfers to a schedule without; 0 = 210
+                      */
 };
 
 #define RP_PLAN_OPTIONS_INIT                                                                                 \
-  { sizeof(struct rp_plan_options), NULL, 0, 0, 0, RP_PLAN_STAGE, 0, 0, 0 }
+  { sizeof(struct rp_plan_options), NULL, 0, 0, 0, RP_PLAN_STAGE, 0, 0, 0, 0 }
 
 /** What one stage receives from one direction. */
 struct rp_plan_pool {

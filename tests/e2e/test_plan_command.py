@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import unittest
 
 import support
@@ -83,6 +84,12 @@ class NumbersTest(PlanTestCase):
         timeline = result.stdout.split("rank 2, stage 2, activation")[1].splitlines()
         self.assertEqual([line.split()[1:] for line in timeline[2:6]], [["0", "."], ["0", "1"], ["2", "1"], ["2", "3"]])
 
+    def test_one_stage_receives_nothing(self):
+        result = self.plan("--schedule", "1f1b", "--stages", "1", "--microbatches", "1")
+        self.assert_success(result)
+        self.assertEqual(result.stdout, "1f1b: 1 rank, 1 stage, 1 microbatch\n\n"
+                                        "Nothing is received: no stage has a neighbour on another rank.\n")
+
     def test_forward_only(self):
         document = self.document("--schedule", "gpipe", "--stages", "3", "--microbatches", "8", "--forward-only")
         self.assertEqual({(p["direction"], p["depth"]) for r in document["ranks"] for p in r["pools"]}, {("activation", 1)})
@@ -97,6 +104,14 @@ class NumbersTest(PlanTestCase):
         ours, theirs = (self.document("--lowered", case + kind) for kind in (".compute.csv", ".lowered.csv"))
         self.assertEqual(ours["ranks"], theirs["ranks"])
         self.assertEqual(ours["classes"], theirs["classes"])
+
+    def test_the_version_of_torch_counts(self):
+        newer = os.path.join(SOURCE, "tests", "torch", "data", "torch-2.15", "Interleaved1F1B-p4-v2-n8.lowered.csv")
+        arguments = ("--schedule", "interleaved_1f1b", "--stages", "8", "--ranks", "4", "--microbatches", "8", "--torch")
+        self.assertEqual(self.document(*arguments, "2.15")["ranks"], self.document("--lowered", newer)["ranks"])
+        older = os.path.join(LOWERED, "Interleaved1F1B-p4-v2-n8.lowered.csv")
+        self.assertEqual(self.document(*arguments, "2.11")["ranks"], self.document("--lowered", older)["ranks"])
+        self.assertNotEqual(self.document("--lowered", newer)["ranks"], self.document("--lowered", older)["ranks"])
 
 
 class OutputTest(PlanTestCase):
@@ -113,6 +128,45 @@ class OutputTest(PlanTestCase):
         result = self.plan(*ONE_F_ONE_B, "--output", "/proc/nowhere/plan.json")
         self.assertEqual(result.returncode, 1)
         self.assert_one_line(result.stderr)
+
+    def test_a_pipe_stays_a_pipe(self):
+        pipe, copy = os.path.join(self.folder, "pipe"), os.path.join(self.folder, "copy")
+        os.mkfifo(pipe)
+        with open(copy, "wb") as file:
+            reader = support.subprocess.Popen(["cat", pipe], stdout=file)
+            try:
+                self.assert_success(self.plan(*ONE_F_ONE_B, "--output", pipe))
+                self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+                self.assertEqual(reader.wait(timeout=support.TIMEOUT_SECONDS), 0)
+            finally:
+                reader.kill()
+                reader.wait()
+        with open(copy) as file:
+            self.validate(json.load(file))
+
+    def test_a_link_stays_a_link(self):
+        target, link = self.write("target.json", ""), os.path.join(self.folder, "link.json")
+        os.symlink("target.json", link)
+        self.assert_success(self.plan(*ONE_F_ONE_B, "--output", link))
+        self.assertTrue(os.path.islink(link))
+        with open(target) as file:
+            self.validate(json.load(file))
+        os.remove(target)
+        self.assertEqual(self.plan(*ONE_F_ONE_B, "--output", link).returncode, 1)
+        self.assertEqual(os.listdir(self.folder), ["link.json"])
+
+    def test_longest_name(self):
+        path = os.path.join(self.folder, "p" * 255)
+        self.assert_success(self.plan(*ONE_F_ONE_B, "--output", path))
+        self.assertEqual(os.listdir(self.folder), ["p" * 255])
+
+    def test_what_cannot_be_written_leaves_nothing(self):
+        for words, path in {"Is a directory": self.folder, "No such file": "", "Not a directory": self.folder + "/new/"}.items():
+            with self.subTest(words):
+                result = self.plan(*ONE_F_ONE_B, "--output", path)
+                self.assertEqual(result.returncode, 1)
+                self.assert_one_line(result.stderr)
+                self.assertEqual(os.listdir(self.folder), [])
 
     def test_full_device(self):
         with open("/dev/full", "w") as full:
@@ -152,11 +206,17 @@ class RefusalTest(PlanTestCase):
             "--tensor is '2x3:q4'": [*ONE_F_ONE_B, "--tensor", "2x3:q4"],
             "--tensor is '4294967296x4294967296x2:bf16'": [*ONE_F_ONE_B, "--tensor", "4294967296x4294967296x2:bf16"],
             "--granularity is 'job'": [*ONE_F_ONE_B, "--granularity", "job"],
+            "--torch is '1.13'": [*ONE_F_ONE_B, "--torch", "1.13"],
+            "--torch is '2.'": [*ONE_F_ONE_B, "--torch", "2."],
+            "--torch is '2.5'": [*ONE_F_ONE_B, "--torch", "2.5"],
             "--replicas is '0'": [*ONE_F_ONE_B, "--replicas", "0"],
             "there is no option --frobnicate": ["--frobnicate"],
             "needs a value": ["--schedule"],
             "'extra' belongs to no option": [*ONE_F_ONE_B, "extra"],
             "--compare takes": ["--compare", "a.csv"],
+            "do not go with it": ["--compare", "a.csv", "reports", "--json"],
+            "--output, --stage": ["--compare", *ONE_F_ONE_B, "reports", "--output", os.path.join(self.folder, "x")],
+            "(bf16, fp16": [*ONE_F_ONE_B, "--tensor", "2x3:q5"],
         }.items():
             with self.subTest(words):
                 self.assert_refused(2, words, *arguments)
@@ -189,6 +249,20 @@ class RefusalTest(PlanTestCase):
             with self.subTest(words):
                 self.assert_refused(1, words, "--lowered", self.write("bad.csv", content))
 
+    def test_damaged_plan(self):
+        path = os.path.join(self.folder, "plan.json")
+        self.assert_success(self.plan(*ONE_F_ONE_B, "--output", path))
+        with open(path) as file:
+            whole = file.read()
+        for words, change in {"not whole JSON": lambda d: None, "is not a plan": lambda d: d.update(schema="x"),
+                              "version '3.0'": lambda d: d.update(schema_version="3.0"),
+                              "lists of receives": lambda d: d["ranks"][1]["receives"]["stage"].pop()}.items():
+            document = json.loads(whole)
+            change(document)
+            self.write("plan.json", json.dumps(document)[: -9 if words == "not whole JSON" else None])
+            with self.subTest(words):
+                self.assert_refused(1, words, "--compare", path, self.folder)
+
     def test_missing_files(self):
         self.assert_refused(1, "cannot be read: No such file", "--lowered", self.folder + "/none.csv")
         self.assert_refused(1, "cannot be read: Is a directory", "--lowered", self.folder)
@@ -215,6 +289,9 @@ class ObservedTest(PlanTestCase):
         for mine, theirs in zip(observed["ranks"], planned["ranks"], strict=True):
             self.assertEqual(mine["slots"], theirs["slots"])
         self.assertEqual(observed["totals"]["bytes_stock"], 6 * 8 * (128 << 10))
+        saved = os.path.join(self.folder, "plan.json")
+        self.assert_success(self.plan(*arguments, "8", "--output", saved))
+        self.assert_follows(saved)
         departed = self.plan("--compare", *arguments, "16", self.reports_dir)
         self.assertEqual(departed.returncode, 1)
         self.assertIn("rank 1, stage 1, activation: N is 16 in the plan and 8 in the run", departed.stdout)
@@ -231,6 +308,11 @@ class ObservedTest(PlanTestCase):
         path = os.path.join(LOWERED, "ZBVZeroBubble-p2-v2-n8.lowered.csv")
         self.observe("--microbatches", "8", "--schedule", path)
         self.assert_follows(path)
+
+    def test_just_in_time_is_said(self):
+        self.observe("--stages", "2", "--microbatches", "4", "--allocation", "just_in_time")
+        self.assertIn("nothing to pool", self.document("--from-report", self.reports_dir)["provenance"]["note"])
+        self.assertIn("nothing to pool", self.plan("--from-report", self.reports_dir).stdout)
 
     def test_no_complete_step(self):
         result = self.plan("--from-report", self.folder)

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import time
+import unittest
 
 import support
 from support import AGENT, PROGRAMS, RECVPOOL, TRAINER
@@ -77,6 +78,7 @@ class RobustnessTest(support.TestCase):
         self.assertEqual(report["events"]["by_kind"]["alloc"], 8)
         self.assertEqual(report["events"]["by_kind"]["free"], 8)
 
+    @unittest.skipIf(os.environ.get("E2E_SANITIZE") == "thread", "ThreadSanitizer cannot join the main thread")
     def test_thread_outlives_main(self):
         report, = self.check_mode("thread_outlives_main")
         self.assertEqual(report["events"]["by_kind"]["alloc"], 2)

@@ -1,11 +1,11 @@
 /** @file rpsim.h
- * What a test program may ask of the simulated device beyond CUDA itself. Implemented by the simulated libcuda.so.1;
- * everything else is the real CUDA, CUPTI and NCCL interface.
+ * What a test program may ask of the simulated device beyond CUDA itself. Implemented by the simulated
+ * libcuda.so.1; everything else is the real CUDA, CUPTI and NCCL interface.
  *
- * Environment: RPSIM_DEVICES (count, default 1), RPSIM_DEVICE_BYTES (capacity per device, default 8GiB), RPSIM_SEED
- * (jitter between streams; unset or 0 = none), RPSIM_FAIL (NAME:NTH[:ERROR], comma-separated: the NTH call, from 1, of
- * driver entry point NAME returns ERROR, default 2 = out of memory; NTH may be "N+" for the Nth and every later one).
- * Device pointers are host addresses, so kernels are plain host functions.
+ * Environment: RPSIM_DEVICES (count, default 1), RPSIM_DEVICE_BYTES (capacity per device, default 8GiB),
+ * RPSIM_SEED (jitter between streams; unset or 0 = none), RPSIM_FAIL (NAME:NTH[:ERROR], comma-separated: the
+ * NTH call, from 1, of driver entry point NAME returns ERROR, default 2 = out of memory; NTH may be "N+" for
+ * the Nth and every later one). Device pointers are host addresses, so kernels are plain host functions.
  */
 #ifndef RPSIM_H
 #define RPSIM_H
@@ -40,9 +40,9 @@ struct rpsim_kernel {
   const struct rpsim_param *params;
 };
 
-/** Registers kernels by name, for cuModuleGetFunction, cuLibraryGetKernel and __cudaRegisterFunction. The array and
- *  what it points to must live for ever. Registering a name again replaces it. Thread-safe; callable before cuInit and
- *  from constructors. Returns 0, or -1 without memory. */
+/** Registers kernels by name, for cuModuleGetFunction, cuLibraryGetKernel and __cudaRegisterFunction. The
+ * array and what it points to must live for ever. Registering a name again replaces it. Thread-safe; callable
+ * before cuInit and from constructors. Returns 0, or -1 without memory. */
 RPSIM_EXPORT int rpsim_register_kernels(const struct rpsim_kernel *kernels, size_t count);
 
 /** Bytes of physical device memory now held on `device` (VMM handles and allocations; aliases count once). */

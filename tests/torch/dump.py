@@ -1,7 +1,8 @@
 """Dumps the schedules of the installed torch, before and after its lowering, and what each rank receives by an independent
 calculation over torch's own action objects.
 
-    python dump.py FOLDER [--small]
+    python dump.py FOLDER [--small]           every schedule that torch has, over a grid
+    python dump.py FOLDER --random COUNT      random orders on one rank
 
 For every case NAME it writes NAME.compute.csv, NAME.lowered.csv and NAME.json.
 """
@@ -9,6 +10,7 @@ For every case NAME it writes NAME.compute.csv, NAME.lowered.csv and NAME.json.
 import json
 import logging
 import os
+import random
 import sys
 
 import torch
@@ -54,23 +56,47 @@ def build(name, ranks, per_rank, microbatches):
         return None
 
 
-def lower(schedule, name, ranks):
-    """torch's own passes, for schedules that have an order but do not lower themselves."""
+def orders(schedule, name):
+    """The order of a schedule before and after lowering."""
     if hasattr(schedule, "pipeline_order_with_comms"):
         return schedule.pipeline_order, schedule.pipeline_order_with_comms
     order = getattr(schedule, "pipeline_order", None)
     if name in SINGLE:
         order = schedule._get_pipeline_order()
         order = {r: [a for a in row if a is None or a.is_compute_op] for r, row in order.items()}
+    return order, lower(order, schedule._n_microbatches)
+
+
+def lower(order, microbatches):
+    """torch's own passes, for orders that no schedule object lowers."""
     stages = 1 + max(a.stage_index for row in order.values() for a in row if a is not None)
     home = {a.stage_index: r for r, row in order.items() for a in row if a is not None}
     comms = {r: schedules._add_unshard_reshard(row) for r, row in order.items()}
     if hasattr(schedules, "_add_reduce_grad"):
-        comms = {r: schedules._add_reduce_grad(row, schedule._n_microbatches) for r, row in comms.items()}
+        comms = {r: schedules._add_reduce_grad(row, microbatches) for r, row in comms.items()}
     comms = schedules._add_send_recv(comms, stage_to_rank=lambda s: home[s], num_stages=stages)
     if hasattr(schedules, "_add_wait_send"):
         comms = schedules._add_wait_send(comms)
-    return order, comms
+    return comms
+
+
+def random_order(stages, microbatches):
+    """Any order on one rank that respects what needs what: it drives the gathering of parameters in every way."""
+    left = [(kind, s, k) for kind in "FB" for s in range(stages) for k in range(microbatches)]
+    done, order = set(), []
+
+    def possible(action):
+        kind, s, k = action
+        if kind == "F":
+            return s == 0 or ("F", s - 1, k) in done
+        return ("F", s, k) in done and (s == stages - 1 or ("B", s + 1, k) in done)
+
+    while left:
+        action = random.choice([a for a in left if possible(a)])
+        left.remove(action)
+        done.add(action)
+        order.append(schedules._Action.from_str(f"{action[1]}{action[0]}{action[2]}"))
+    return {0: order}
 
 
 def receives(row):
@@ -121,10 +147,31 @@ def write_csv(path, order):
             file.write(",".join("" if a is None else str(a) for a in order[rank]) + "\r\n")
 
 
+def write_case(folder, name, order, comms):
+    case = os.path.join(folder, name)
+    write_csv(case + ".compute.csv", order)
+    write_csv(case + ".lowered.csv", comms)
+    with open(case + ".json", "w") as file:
+        json.dump({"torch": torch.__version__, "ranks": summary(comms)}, file)
+
+
+def write_random(folder, count):
+    random.seed(3)
+    for number in range(count):
+        stages, microbatches = random.randint(4, 20), random.randint(1, 4)
+        order = random_order(stages, microbatches)
+        write_case(folder, f"random-{number}", order, lower({0: list(order[0])}, microbatches))
+    return count
+
+
 def main():
     folder, grid = sys.argv[1], SMALL if "--small" in sys.argv else GRID
     os.makedirs(folder, exist_ok=True)
     logging.disable(logging.CRITICAL)
+    if "--random" in sys.argv:
+        count = write_random(folder, int(sys.argv[-1]))
+        print(f"torch {torch.__version__}: {count} random orders written to {folder}")
+        return
     count = 0
     for name in LOOPED + V_SHAPED + SINGLE:
         for ranks in grid["ranks"]:
@@ -135,12 +182,8 @@ def main():
                     schedule = build(name, ranks, per_rank, microbatches)
                     if schedule is None:
                         continue
-                    order, comms = lower(schedule, name, ranks)
-                    case = os.path.join(folder, f"{name}-p{ranks}-v{per_rank}-n{microbatches}")
-                    write_csv(case + ".compute.csv", order)
-                    write_csv(case + ".lowered.csv", comms)
-                    with open(case + ".json", "w") as file:
-                        json.dump({"torch": torch.__version__, "ranks": summary(comms)}, file)
+                    order, comms = orders(schedule, name)
+                    write_case(folder, f"{name}-p{ranks}-v{per_rank}-n{microbatches}", order, comms)
                     count += 1
     print(f"torch {torch.__version__}: {count} schedules written to {folder}")
 

@@ -23,7 +23,9 @@ for version in "${versions[@]}"; do
   fi
   rm -rf "$work/schedules-$version"
   "$environment/bin/python" "$here/dump.py" "$work/schedules-$version"
-  python3 "$here/compare.py" "$work/schedules-$version"
+  rm -rf "$work/random-$version"
+  "$environment/bin/python" "$here/dump.py" "$work/random-$version" --random 100
+  python3 "$here/compare.py" "$work/schedules-$version" "$work/random-$version"
 done
 if [ ! -e "$work/recv_buffer_pool.py" ]; then
   pip download --quiet --no-deps --dest "$work/automodel" nemo-automodel

@@ -1,6 +1,7 @@
 # Unit tests of the injected library's parts.
 recvpool_unit_test(test_range_filter test_range_filter.c LIBS recvpool_agent_objects)
 recvpool_unit_test(test_nccl_profiler test_nccl_profiler.c LIBS recvpool_agent_objects)
+recvpool_unit_test(test_identity test_identity.c LIBS recvpool_agent_objects)
 recvpool_unit_test(test_launch_scan test_launch_scan.c LIBS recvpool_cuda)
 
 # The interposer's modules: one callee, and callers bound in every way.

@@ -25,7 +25,8 @@ static struct rp_life life(int peer, int kind, uint64_t companion, uint64_t seri
 }
 
 static struct rp_grouping group(const struct rp_life *lives, size_t count, bool just_in_time) {
-  static const struct rp_peer_order peers[] = {{1, 4096, 0, true}, {1, 4096, 2, false}};
+  static const struct rp_peer_order peers[] = {{.comm = 1, .bytes = 4096, .peer = 0, .receive_first = true},
+                                               {.comm = 1, .bytes = 4096, .peer = 2}};
   const struct rp_group_hints hints = {peers, 2, OLD, just_in_time};
   struct rp_grouping grouping;
   assert_int_equal(rp_group_lives(lives, count, &hints, &grouping), RP_OK);
@@ -136,6 +137,37 @@ static void a_common_workspace_ties_no_stages(void **state) {
   rp_grouping_fini(&grouping);
 }
 
+/* A framework that allocates microbatch by microbatch, activation then gradient: short runs are no stages. */
+static void allocation_by_microbatch_is_no_stage(void **state) {
+  (void)state;
+  for (int tensors = 1; tensors <= 2; tensors++) { /* of equal size at each boundary */
+    struct rp_life lives[16];
+    size_t half = 8, per = (size_t)tensors;
+    for (size_t i = 0; i < 16; i++) {
+      size_t of_direction = i % half, microbatch = of_direction / per;
+      uint64_t serial = 200 + microbatch * 2 * per + (i < half ? 0 : per) + of_direction % per;
+      lives[i] = life(i < half ? 0 : 2, i < half ? 1 : 2, 5, serial);
+    }
+    struct rp_grouping grouping = group(lives, 16, false);
+    assert_int_equal(grouping.group_count, 2);
+    rp_grouping_fini(&grouping);
+  }
+}
+
+/* Every buffer has readers of its own: readers tell nothing, and thousands of them take no noticeable time.
+ */
+static void many_readers_tell_nothing(void **state) {
+  (void)state;
+  enum { MANY = 20000 };
+  struct rp_life *lives = calloc(MANY, sizeof *lives);
+  for (size_t i = 0; i < MANY; i++)
+    lives[i] = life(i % 2 ? 2 : 0, (int)i, 5, 200 + (i * 7919) % MANY);
+  struct rp_grouping grouping = group(lives, MANY, false);
+  assert_int_equal(grouping.group_count, 2);
+  rp_grouping_fini(&grouping);
+  free(lives);
+}
+
 /* Whatever comes in, every life gets one group, and microbatch numbers in a group are 0 … size-1, each once.
  */
 static void any_input_gives_a_partition(void **state) {
@@ -173,6 +205,8 @@ int main(void) {
                                      cmocka_unit_test(uneven_readers_do_not_split),
                                      cmocka_unit_test(order_tells_without_readers),
                                      cmocka_unit_test(a_common_workspace_ties_no_stages),
+                                     cmocka_unit_test(allocation_by_microbatch_is_no_stage),
+                                     cmocka_unit_test(many_readers_tell_nothing),
                                      cmocka_unit_test(any_input_gives_a_partition)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

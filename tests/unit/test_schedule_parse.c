@@ -132,8 +132,7 @@ static void test_generated_round_trip(void **state) {
   }
 }
 
-/* --- refusals
- * --------------------------------------------------------------------------------------------------- */
+/* --- refusals --- */
 
 struct refusal {
   const char *text;
@@ -272,6 +271,25 @@ static void test_schedule_refusals(void **state) {
     assert_refused(&broken[i], RP_ERROR_SCHEDULE);
 }
 
+/* Two stages of rank 1 receive from rank 0: out of order between the stages is fine with a communicator for
+ * each. */
+static void test_one_channel(void **state) {
+  (void)state;
+  static const char text[] = "0F0,0SEND_F0,2RECV_F0,2F0,2SEND_F0,0F1,0SEND_F1,2RECV_F1,2F1,2SEND_F1\n"
+                             "1RECV_F0,1F0,1SEND_F0,1RECV_F1,3RECV_F0,3F0,1F1,1SEND_F1,3RECV_F1,3F1";
+  struct rp_schedule_error error = {0};
+  struct rp_schedule s = parse(text);
+  assert_int_equal(rp_schedule_check(&s, &error), RP_OK);
+  assert_int_equal(rp_schedule_check_one_channel(&s, &error), RP_ERROR_SCHEDULE);
+  assert_string_equal(error.token, "1RECV_F1");
+  assert_int_equal(error.row, 1);
+  assert_int_equal(error.column, 3);
+  rp_schedule_fini(&s);
+  assert_int_equal(rp_schedule_generate("interleaved_1f1b", 2, 3, 4, &s, NULL), RP_OK);
+  assert_int_equal(rp_schedule_check_one_channel(&s, &error), RP_OK);
+  rp_schedule_fini(&s);
+}
+
 static void test_forward_only_is_accepted(void **state) {
   (void)state;
   assert_int_equal(judge("0F0,0F1\n1F0,1F1", NULL), RP_OK);
@@ -312,6 +330,7 @@ int main(void) {
       cmocka_unit_test(test_syntax_refusals),
       cmocka_unit_test(test_schedule_refusals),
       cmocka_unit_test(test_forward_only_is_accepted),
+      cmocka_unit_test(test_one_channel),
       cmocka_unit_test(test_long_line),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,8 +26,7 @@ static int32_t random_below(int32_t limit) { /* xorshift64* */
   return (int32_t)(((random_state * 2685821657736338717u) >> 33) % (uint64_t)limit);
 }
 
-/* --- a random order
- * ------------------------------------------------------------------------------------------------ */
+/* --- a random order --- */
 
 struct draw {
   int32_t stages, microbatches, ranks;
@@ -91,8 +90,7 @@ static struct rp_schedule draw_schedule(void) {
   return schedule;
 }
 
-/* --- the witness
- * --------------------------------------------------------------------------------------------------- */
+/* --- the witness --- */
 
 struct tenant {
   bool live;

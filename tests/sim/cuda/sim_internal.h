@@ -1,13 +1,13 @@
 /** @file sim_internal.h
  * The seam inside the simulated libcuda.so.1 between its two halves:
  *
- *   api (api.def + api*.c)   exported entry points with the real prototypes, ENTER/EXIT callbacks, cuInit and injection,
- *                            cuGetProcAddress, devices, contexts, modules, libraries, functions, failures on demand
- *   engine (engine*.c)       memory, VMM, streams, events, copies, launches, host functions, graphs and capture
+ *   api (api.def + api*.c)   exported entry points with the real prototypes, ENTER/EXIT callbacks, cuInit and
+ * injection, cuGetProcAddress, devices, contexts, modules, libraries, functions, failures on demand engine
+ * (engine*.c)       memory, VMM, streams, events, copies, launches, host functions, graphs and capture
  *
- * An entry point cuX is `CUresult impl_cuX(same arguments)` in one of the halves, without callbacks; the exported wrapper
- * is made from its line in api.def. `_ptds` and `_ptsz` wrappers call the same impl with sim_default_stream set to
- * CU_STREAM_PER_THREAD.
+ * An entry point cuX is `CUresult impl_cuX(same arguments)` in one of the halves, without callbacks; the
+ * exported wrapper is made from its line in api.def. `_ptds` and `_ptsz` wrappers call the same impl with
+ * sim_default_stream set to CU_STREAM_PER_THREAD.
  */
 #ifndef RPSIM_INTERNAL_H
 #define RPSIM_INTERNAL_H
@@ -25,7 +25,8 @@
 
 /* ---- api half, used by the engine ---- */
 
-/** What stream handle 0 means for the current call: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD under _ptds/_ptsz. */
+/** What stream handle 0 means for the current call: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD under
+ * _ptds/_ptsz. */
 extern _Thread_local CUstream sim_default_stream;
 
 struct sim_engine_context; /**< the engine's part of a context */
@@ -49,8 +50,8 @@ uint64_t sim_device_capacity_bytes(int device);
 /** Kernel behind a CUfunction or a CUkernel cast to it; NULL if it is neither. */
 const struct rpsim_kernel *sim_kernel_of(CUfunction function);
 
-/** Raises a callback of CUPTI's resource domain if somebody enabled it. `stream` may be NULL; `descriptor` is what the
- *  CUPTI header says for the id (e.g. a CUpti_GraphData). */
+/** Raises a callback of CUPTI's resource domain if somebody enabled it. `stream` may be NULL; `descriptor` is
+ * what the CUPTI header says for the id (e.g. a CUpti_GraphData). */
 void sim_resource_callback(CUpti_CallbackIdResource id, struct sim_context *context, CUstream stream,
                            void *descriptor);
 /** Raises a callback of the synchronize domain. */
@@ -58,13 +59,14 @@ void sim_synchronize_callback(CUpti_CallbackIdSync id, struct sim_context *conte
 
 /* ---- engine half, used by the api ---- */
 
-/** Makes the engine's part of a new context (legacy stream and so on) and its release, which waits for all work. */
+/** Makes the engine's part of a new context (legacy stream and so on) and its release, which waits for all
+ * work. */
 CUresult sim_engine_context_create(struct sim_context *context);
 void sim_engine_context_destroy(struct sim_context *context);
 /** Waits for all work of the context; its sticky error, if it has one. */
 CUresult sim_engine_context_synchronize(struct sim_context *context);
-/** Sticky error of the context (illegal address …) or CUDA_SUCCESS. Entry points that the real driver fails after a sticky
- *  error are failed by the wrapper through this. */
+/** Sticky error of the context (illegal address …) or CUDA_SUCCESS. Entry points that the real driver fails
+ * after a sticky error are failed by the wrapper through this. */
 CUresult sim_engine_sticky_error(struct sim_context *context);
 /** Free and total bytes of a device. */
 void sim_engine_memory_info(int device, uint64_t *free_bytes, uint64_t *total_bytes);

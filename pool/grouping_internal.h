@@ -1,0 +1,48 @@
+/** @file grouping_internal.h
+ * What the files of grouping share:
+ *
+ *   grouping.c          readers, allocation order, the choice between partitions
+ *   grouping_weights.c  partitions by the weights named beside the buffers
+ *   grouping_stages.c   directions and stages of the groups found
+ */
+#ifndef RP_POOL_GROUPING_INTERNAL_H
+#define RP_POOL_GROUPING_INTERNAL_H
+
+#include "pool/grouping.h"
+
+/** One use of an allocation as companion. */
+struct rp_weight_use {
+  uint64_t serial;
+  uint32_t life;
+};
+
+/** Grouping in progress. All arrays have one element per lifetime. */
+struct rp_grouping_work {
+  const struct rp_life *lives;
+  size_t count;
+  const struct rp_group_hints *hints;
+  uint32_t *family;   /**< class of peer and size */
+  uint32_t *reader;   /**< class of readers */
+  uint32_t *class_of; /**< class of both */
+  uint32_t *order;    /**< indices in allocation order */
+  uint32_t *label;    /**< group under construction */
+  uint32_t *part;     /**< which weight, while parting by weights */
+  uint32_t *scratch;
+  bool order_known;
+  struct rp_weight_use *uses; /**< companions older than the first receive, sorted by serial, then lifetime */
+  size_t use_count;
+};
+
+/** Fills uses. */
+rp_status rp__weights_index(struct rp_grouping_work *work);
+
+/** Parts the lives (work->part) so that each part has a weight which all its lives name and no other life
+ * does; `from` is where to go on looking among the companions of the first life, 0 at first. Number of parts,
+ * at least 2, or 0 when there is no further such partition. */
+uint32_t rp__weights_part(struct rp_grouping_work *work, uint16_t *from);
+
+/** Sets direction and stage ordinal of every group; `first` is the first lifetime of each group. */
+rp_status rp__stages_number(const struct rp_grouping_work *work, struct rp_grouping *out,
+                            const size_t *first);
+
+#endif

@@ -1,0 +1,112 @@
+/* Stages told by their weights: a kernel that reads a received tensor names the weights of its stage beside
+ * it, so the lives of a step fall apart into those that name one stage's weights and those that name
+ * another's. */
+#include "pool/grouping_internal.h"
+
+#include <stdlib.h>
+
+static int compare_uses(const void *left, const void *right) {
+  const struct rp_weight_use *a = left, *b = right;
+  if (a->serial != b->serial) return a->serial < b->serial ? -1 : 1;
+  return (a->life > b->life) - (a->life < b->life);
+}
+
+rp_status rp__weights_index(struct rp_grouping_work *work) {
+  size_t all = 0;
+  for (size_t i = 0; i < work->count; i++)
+    all += work->lives[i].companions.count;
+  work->uses = malloc((all + 1) * sizeof *work->uses);
+  if (!work->uses) return RP_ERROR_NO_MEMORY;
+  work->use_count = 0;
+  for (size_t i = 0; i < work->count; i++) {
+    const struct rp_key_set *set = &work->lives[i].companions;
+    for (uint16_t k = 0; k < set->count; k++)
+      if (set->key[k] <= work->hints->old_allocation_serial)
+        work->uses[work->use_count++] = (struct rp_weight_use){set->key[k], (uint32_t)i};
+  }
+  qsort(work->uses, work->use_count, sizeof *work->uses, compare_uses);
+  return RP_OK;
+}
+
+/* The uses of allocation `serial`: how many, and the first of them. */
+static size_t uses_of(const struct rp_grouping_work *work, uint64_t serial,
+                      const struct rp_weight_use **first) {
+  size_t low = 0, high = work->use_count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (work->uses[middle].serial < serial)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  size_t end = low;
+  while (end < work->use_count && work->uses[end].serial == serial)
+    end++;
+  *first = work->uses + low;
+  return end - low;
+}
+
+/* Whether no life that names the weight has a part yet. */
+static bool is_free(const struct rp_grouping_work *work, const struct rp_weight_use *first, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (work->part[first[i].life] != UINT32_MAX) return false;
+  return true;
+}
+
+/* The companion of `life` that most lives name, all of them without a part yet; 0 if there is none. */
+static uint64_t best_weight(const struct rp_grouping_work *work, const struct rp_life *life) {
+  uint64_t best = 0;
+  size_t best_uses = 1;
+  for (uint16_t k = 0; k < life->companions.count; k++) {
+    const struct rp_weight_use *first;
+    size_t uses = uses_of(work, life->companions.key[k], &first);
+    if (uses > best_uses && is_free(work, first, uses)) {
+      best = life->companions.key[k];
+      best_uses = uses;
+    }
+  }
+  return best;
+}
+
+static uint32_t part_from(struct rp_grouping_work *work, uint64_t serial) {
+  uint32_t parts = 0;
+  for (size_t i = 0; i < work->count; i++)
+    work->part[i] = UINT32_MAX;
+  for (size_t i = 0; i < work->count; i++) {
+    if (work->part[i] != UINT32_MAX) continue;
+    serial = parts ? best_weight(work, &work->lives[i]) : serial;
+    if (!serial) return 0;
+    const struct rp_weight_use *first;
+    size_t uses = uses_of(work, serial, &first);
+    for (size_t u = 0; u < uses; u++)
+      work->part[first[u].life] = parts;
+    parts++;
+  }
+  return parts;
+}
+
+/* Whether parts follow each other in blocks of the receives of one class; scratch memory that is reused in
+ * turn alternates. */
+static bool parts_come_in_blocks(const struct rp_grouping_work *work) {
+  uint32_t *last = work->scratch;
+  size_t blocks = 0;
+  for (size_t i = 0; i < work->count; i++)
+    last[i] = UINT32_MAX;
+  for (size_t i = 0; i < work->count; i++) {
+    blocks += last[work->class_of[i]] != work->part[i];
+    last[work->class_of[i]] = work->part[i];
+  }
+  return 2 * work->count >= 3 * blocks;
+}
+
+uint32_t rp__weights_part(struct rp_grouping_work *work, uint16_t *from) {
+  const struct rp_key_set *set = &work->lives[0].companions;
+  while (*from < set->count) {
+    uint64_t serial = set->key[(*from)++];
+    const struct rp_weight_use *first;
+    if (uses_of(work, serial, &first) < 2) continue;
+    uint32_t parts = part_from(work, serial);
+    if (parts >= 2 && parts_come_in_blocks(work)) return parts;
+  }
+  return 0;
+}
