@@ -11,23 +11,25 @@
  * followed), the begin of a capture, thread exit. Each call is told once, after it succeeded; a call that
  * failed is not told.
  *
- * What makes order (C is the clock of a stream or thread: all that has completed when its next thing begins):
+ * What makes order. The clock of a stream or thread is all that has completed when its next thing begins.
  *
- *   operation on a stream    after all earlier operations of the stream, and after what the calling thread
- * knew programmatic launch      after the start, not the completion, of the operation before it in the
- * stream, and after what the thread knew. Waits and legacy barriers in between do not count. Later ordinary
- * operations are after its completion and after those of all before it record, wait             an event is
- * the stream's clock at the latest record; a wait uses the one that is the latest when the wait is called,
- * and is itself something the stream does in its order launch attributes        a programmatic event only
- * says that the launch has begun; a launch completion event nothing at all. Both replace what was recorded
- * before legacy stream            an operation, a record or a wait on it is after everything told so far of
- * the context's blocking streams, and theirs after it. Programmatic launches: neither per-thread stream a
- * blocking stream, one for each thread and context host synchronisation     stream, event, context; the
- * thread then knows that clock. A query that said "done" is one. Synchronising the legacy stream covers the
- * context's blocking streams too graph launch             an operation; also after the previous launch of the
- * same executable graph host function            an operation; nothing it does makes order capture captured
- * calls make no order and captured accesses have none; a wait on a captured event draws the waiting stream
- * into the capture
+ * - Operation on a stream: after all earlier ones of the stream, and after what the calling thread knew.
+ * - Programmatic launch: after the start, not the completion, of the operation before it in the stream, and
+ *   after what the thread knew; waits and legacy barriers in between do not count. Later ordinary operations
+ *   are after its completion and after that of all before it.
+ * - Record and wait: an event is the stream's clock at the latest record; a wait uses the record that is the
+ *   latest when the wait is called, and is itself something the stream does in its order.
+ * - Launch attributes: a programmatic event says only that the launch has begun, a launch completion event
+ *   nothing at all; both replace what was recorded before.
+ * - Legacy stream: an operation, a record or a wait on it is after everything told so far on the context's
+ *   blocking streams, and what follows on those is after it. Programmatic launches: neither.
+ * - Per-thread stream: a blocking stream, one for each thread and context.
+ * - Host synchronisation with a stream, event or context: the thread then knows that clock. A query that said
+ *   "done" is one. Synchronising the legacy stream covers the context's blocking streams too.
+ * - Graph launch: an operation, also after the previous launch of the same executable graph.
+ * - Host function: an operation; nothing it does makes order.
+ * - Capture: captured calls make no order and captured accesses have none; a wait on a captured event draws
+ *   the waiting stream into the capture.
  *
  * No order: between threads, other than through streams and events; stream destroy (its work goes on); wait
  * and write value; events of another process or recorded inside graphs; frees (the driver only says they may
