@@ -303,7 +303,6 @@ static void forget_blocking(struct rp_order *order, uint32_t slot) {
   for (uint32_t i = 0; i < order->limits.streams; i++)
     if (order->stream[i].blocking && order->stream[i].context == slot && stream_exists(order, i))
       rp_order_clock_join(order, context->blocking, order->stream[i].full);
-  context->blocking_version = ++order->tick;
 }
 
 /* A legacy stream goes with its context only. */
