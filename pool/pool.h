@@ -164,7 +164,11 @@ struct rp_pool_access {
 struct rp_pool_options {
   enum rp_pool_policy on_stale; /**< [fallback] */
   uint32_t max_buffers;         /**< [65536] */
-  uint32_t max_conflicts;       /**< conflicts kept in full, oldest first; all are counted [256] */
+  /** A slot's first memory is that of an untouched buffer rather than new, so that classes of one size never
+   * hold more than their K together. Without it that is done only where new memory cannot be had: the lender
+   * is address space until it is received into. */
+  bool lend_untouched;
+  uint32_t max_conflicts; /**< conflicts kept in full, oldest first; all are counted [256] */
 };
 
 /** A class: the buffers that may share slots. All have one size. */
@@ -208,6 +212,7 @@ struct rp_pool_info {
   uint32_t buffers, unbound, bound, private_buffers, lost, classes;
   uint64_t receives, accesses, waits_inserted, grown, reopened;
   uint64_t activations, fallbacks;
+  uint64_t lent; /**< times an untouched buffer's memory became a slot's or another's */
   uint64_t prevented[RP_POOL_CONFLICT_COUNT], violated[RP_POOL_CONFLICT_COUNT];
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;

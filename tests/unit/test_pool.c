@@ -77,11 +77,11 @@ static struct rp_pool_info counters(struct fixture *f) {
   return info;
 }
 
-static rp_status post(struct fixture *f, size_t i, struct rp_pool_post extra) {
+static rp_status post_of(struct fixture *f, size_t i, uint32_t class_id, struct rp_pool_post extra) {
+  extra.class_id = class_id;
   extra.buffer = f->id[i];
   if (!extra.address) extra.address = f->address[i];
   if (!extra.bytes) extra.bytes = BYTES;
-  if (!extra.class_id) extra.class_id = RP_POOL_NONE;
   extra.slot_hint = RP_POOL_NONE;
   extra.site.microbatch = (uint32_t)i;
   extra.site.stream = 100 + i;
@@ -89,6 +89,10 @@ static rp_status post(struct fixture *f, size_t i, struct rp_pool_post extra) {
   if (!status) status = rp_pool_receive_commit(f->pool, &extra, &f->decision);
   check(f);
   return status;
+}
+
+static rp_status post(struct fixture *f, size_t i, struct rp_pool_post extra) {
+  return post_of(f, i, RP_POOL_NONE, extra);
 }
 
 /* A receive in order behind whatever was there, which writes `word`. */
@@ -172,6 +176,61 @@ static void planned_in_any_order(void **state) {
   for (size_t i = 6; i-- > 0;)
     cycle(&f, i, i);
   assert_int_equal(f.device->physical_bytes, 2 * MAPPED);
+  end(&f);
+}
+
+/* Activations and gradients of one size: two classes that allocation cannot tell apart. 1F1B order: three
+ * activations in flight, then a gradient and an activation by turns. */
+static void two_classes(struct fixture *f) {
+  plan(f, 3, 6);
+  plan(f, 1, 6);
+  allocate(f, 0, 12);
+  for (size_t i = 0; i < 12; i++)
+    assert_int_equal(look(f, i).binding, i < 4 ? RP_POOL_PRIVATE : RP_POOL_UNBOUND);
+  for (size_t i = 0; i < 9; i++) {
+    struct rp_pool_post of = {.order = RP_POOL_ORDER_YES};
+    if (i < 6) assert_int_equal(post_of(f, i, 0, of), RP_OK);
+    if (i < 6) assert_true(host_device_store(f->device, f->address[i], i));
+    if (i < 2) continue;
+    size_t gradient = 6 + i - 2;
+    if (gradient >= 12) break;
+    assert_int_equal(post_of(f, gradient, 1, of), RP_OK);
+    read_back(f, i - 2, i - 2);
+    release(f, i - 2);
+    release(f, gradient);
+  }
+  for (size_t i = 0; i < 12; i++)
+    assert_int_equal(look(f, i).class_id, i / 6);
+  assert_int_equal(f->device->physical_bytes, 4 * MAPPED);
+}
+
+static void classes_of_one_size_share_nothing(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  two_classes(&f);
+  assert_int_equal(counters(&f).grown, 0);
+  assert_int_equal(f.device->physical_peak_bytes, 5 * MAPPED); /* the fourth waited for its first receive */
+  end(&f);
+}
+
+static void lending_keeps_the_peak_at_k(void **state) {
+  (void)state;
+  struct rp_pool_options options = {.lend_untouched = true};
+  struct fixture f = start(&options);
+  two_classes(&f);
+  assert_int_equal(f.device->physical_peak_bytes, 4 * MAPPED);
+  assert_int_equal(counters(&f).lent, 1);
+  end(&f);
+}
+
+/* A device with room for K and no more: the same without being asked to. */
+static void short_memory_lends_too(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  f.device->capacity_bytes = 4 * MAPPED;
+  two_classes(&f);
+  assert_int_equal(counters(&f).lent, 1);
+  assert_int_equal(counters(&f).reasons[RP_POOL_OUT_OF_MEMORY], 0);
   end(&f);
 }
 
@@ -543,6 +602,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(planned_takes_k_allocations),
       cmocka_unit_test(planned_in_any_order),
+      cmocka_unit_test(classes_of_one_size_share_nothing),
+      cmocka_unit_test(lending_keeps_the_peak_at_k),
+      cmocka_unit_test(short_memory_lends_too),
       cmocka_unit_test(weights_and_activations_of_the_same_size),
       cmocka_unit_test(plan_counts_bound_the_burst),
       cmocka_unit_test(first_touch_binds_private_memory),

@@ -306,11 +306,12 @@ static void fallback_short_of_memory_says_so(void **state) {
 
 /* A planned step with growth, a pin and its end, where one call fails: each receive either has memory of its
  * own contents or was refused. */
-static bool planned_failing_at(uint64_t position, uint64_t more) {
+static bool planned_failing_at(uint64_t position, uint64_t more, uint64_t capacity_bytes) {
   struct fixture f;
   uint64_t word[N] = {0};
   bool open[N] = {false};
   start(&f);
+  if (capacity_bytes) f.device->capacity_bytes = capacity_bytes;
   fail_from(&f, position, more);
   uint32_t allocated = 0;
   rp_status status = rp_pool_plan_class(f.pool, &spec, &f.class_id);
@@ -320,7 +321,7 @@ static bool planned_failing_at(uint64_t position, uint64_t more) {
     check(&f);
   }
   for (uint32_t turn = 0; turn < 2 * N; turn++) {
-    uint32_t i = turn % N;
+    uint32_t i = N - 1 - turn % N; /* the unbacked ones first, so that memory is lent */
     if (i >= allocated) continue;
     if (!receive(&f, i, turn)) {
       word[i] = turn;
@@ -346,9 +347,9 @@ static bool planned_failing_at(uint64_t position, uint64_t more) {
 
 static void planned_fails_at_every_call(void **state) {
   (void)state;
-  for (uint64_t more = 0; more < 4; more++) {
+  for (uint64_t more = 0; more < 8; more++) {
     uint64_t position = 1;
-    while (planned_failing_at(position, more))
+    while (planned_failing_at(position, more / 2, more % 2 ? K * BYTES : 0))
       position++;
     assert_true(position > 4 * N);
   }
