@@ -160,15 +160,21 @@ struct rp_pool_access {
   struct rp_pool_site site;
 };
 
+/** May the memory of an untouched buffer become a slot's, or a growing receive's? Then classes of one size
+ * never hold more than their K together, but the lender is address space until it is received into. Only
+ * where every touch by whatever library is told: a buffer that was touched unseen would lose its contents. */
+enum rp_pool_lend {
+  RP_POOL_LEND_NEVER = 0,
+  RP_POOL_LEND_WHEN_SHORT, /**< where new memory cannot be had */
+  RP_POOL_LEND_FIRST,      /**< for slots rather than new memory */
+};
+
 /** Options; zero fields take the default in brackets. */
 struct rp_pool_options {
   enum rp_pool_policy on_stale; /**< [fallback] */
   uint32_t max_buffers;         /**< [65536] */
-  /** A slot's first memory is that of an untouched buffer rather than new, so that classes of one size never
-   * hold more than their K together. Without it that is done only where new memory cannot be had: the lender
-   * is address space until it is received into. */
-  bool lend_untouched;
-  uint32_t max_conflicts; /**< conflicts kept in full, oldest first; all are counted [256] */
+  enum rp_pool_lend lend;       /**< [never] */
+  uint32_t max_conflicts;       /**< conflicts kept in full, oldest first; all are counted [256] */
 };
 
 /** A class: the buffers that may share slots. All have one size. */
@@ -258,7 +264,7 @@ rp_status rp_pool_activate(struct rp_pool *pool, const struct rp_pool_class_spec
 /* Guard */
 
 /** Whose released data the receive would overwrite: the caller answers post->order about that buffer's last
- * access. RP_POOL_NONE: nobody's. RP_ERROR_NOT_FOUND: no such buffer. */
+ * accesses, its receive among them. RP_POOL_NONE: nobody's. RP_ERROR_NOT_FOUND: no such buffer. */
 rp_status rp_pool_receive_displaces(const struct rp_pool *pool, const struct rp_pool_post *post,
                                     uint32_t *tenant);
 /** What a receive needs. RP_ERROR_NOT_FOUND; RP_ERROR_STATE: the buffer is lost. */

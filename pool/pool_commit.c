@@ -29,12 +29,14 @@ static rp_status lend(struct rp_pool *pool, uint32_t id, struct source *out) {
   return RP_ERROR_NO_MEMORY;
 }
 
-/* Memory for the buffer: new, or lent where that is preferred or nothing new can be had. */
+/* Memory for the buffer: new or lent, as the options say. */
 static rp_status obtain(struct rp_pool *pool, uint32_t id, bool prefer_lent, struct source *out) {
-  if (prefer_lent && lend(pool, id, out) == RP_OK) return RP_OK;
+  enum rp_pool_lend policy = pool->options.lend;
+  if (prefer_lent && policy == RP_POOL_LEND_FIRST && lend(pool, id, out) == RP_OK) return RP_OK;
   out->lender = RP_POOL_NONE;
   rp_status status = rp__memory_create(pool, RP_POOL_NONE, pool->buffers[id].mapped_bytes, &out->memory);
-  return status == RP_ERROR_NO_MEMORY && !prefer_lent ? lend(pool, id, out) : status;
+  if (status != RP_ERROR_NO_MEMORY || policy == RP_POOL_LEND_NEVER) return status;
+  return lend(pool, id, out);
 }
 
 /* Maps it at the buffer, or gives it back to where it came from. */
@@ -53,7 +55,7 @@ static rp_status bind_first(struct rp_pool *pool, uint32_t id, uint32_t class_id
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   if (buffer->memory == RP_POOL_NONE) {
     struct source source;
-    rp_status status = obtain(pool, id, pool->options.lend_untouched, &source);
+    rp_status status = obtain(pool, id, true, &source);
     if (!status) status = use_source(pool, id, &source);
     if (status) return status;
   }

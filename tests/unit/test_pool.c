@@ -215,7 +215,7 @@ static void classes_of_one_size_share_nothing(void **state) {
 
 static void lending_keeps_the_peak_at_k(void **state) {
   (void)state;
-  struct rp_pool_options options = {.lend_untouched = true};
+  struct rp_pool_options options = {.lend = RP_POOL_LEND_FIRST};
   struct fixture f = start(&options);
   two_classes(&f);
   assert_int_equal(f.device->physical_peak_bytes, 4 * MAPPED);
@@ -223,10 +223,11 @@ static void lending_keeps_the_peak_at_k(void **state) {
   end(&f);
 }
 
-/* A device with room for K and no more: the same without being asked to. */
+/* A device with room for K and no more. */
 static void short_memory_lends_too(void **state) {
   (void)state;
-  struct fixture f = start(NULL);
+  struct rp_pool_options options = {.lend = RP_POOL_LEND_WHEN_SHORT};
+  struct fixture f = start(&options);
   f.device->capacity_bytes = 4 * MAPPED;
   two_classes(&f);
   assert_int_equal(counters(&f).lent, 1);
@@ -255,6 +256,31 @@ static void weights_and_activations_of_the_same_size(void **state) {
   }
   for (size_t i = 0; i < 12; i++)
     assert_int_equal(counters(&f).violated[RP_POOL_FOREIGN_ACCESS], 0);
+  end(&f);
+}
+
+/* Weights and activations that nobody tells us of at all, not even in a callback: with the plan's counts they
+ * have memory all the time, and keep their contents whatever is received. */
+static void unseen_touches_are_harmless(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 2, 6);
+  allocate(&f, 0, 2);
+  assert_true(host_device_store(f.device, f.address[0], 70));
+  assert_true(host_device_store(f.device, f.address[1], 71));
+  allocate(&f, 2, 6);
+  for (size_t i = 2; i < 8; i++) {
+    size_t activation = i + 6;
+    cycle(&f, i, i);
+    allocate(&f, activation, 1);
+    assert_true(host_device_store(f.device, f.address[activation], 100 + i));
+  }
+  for (size_t i = 0; i < 14; i++) {
+    uint64_t seen = 0;
+    if (i >= 2 && i < 8) continue;
+    assert_true(host_device_load(f.device, f.address[i], &seen));
+    assert_int_equal(seen, i < 2 ? 70 + i : 94 + i);
+  }
   end(&f);
 }
 
@@ -606,6 +632,7 @@ int main(void) {
       cmocka_unit_test(lending_keeps_the_peak_at_k),
       cmocka_unit_test(short_memory_lends_too),
       cmocka_unit_test(weights_and_activations_of_the_same_size),
+      cmocka_unit_test(unseen_touches_are_harmless),
       cmocka_unit_test(plan_counts_bound_the_burst),
       cmocka_unit_test(first_touch_binds_private_memory),
       cmocka_unit_test(early_reuse_grows),

@@ -35,10 +35,15 @@ static void check(struct fixture *f) {
   assert_int_equal(f->device->misuse, 0);
 }
 
-static void start(struct fixture *f) {
+static void start_lending(struct fixture *f, enum rp_pool_lend lend) {
+  struct rp_pool_options options = {.lend = lend};
   *f = (struct fixture){.device = host_device_create(1u << 20)};
   assert_non_null(f->device);
-  assert_int_equal(rp_pool_create(&f->device->backend, NULL, &f->pool), RP_OK);
+  assert_int_equal(rp_pool_create(&f->device->backend, &options, &f->pool), RP_OK);
+}
+
+static void start(struct fixture *f) {
+  start_lending(f, RP_POOL_LEND_NEVER);
 }
 
 static void end(struct fixture *f) {
@@ -310,7 +315,7 @@ static bool planned_failing_at(uint64_t position, uint64_t more, uint64_t capaci
   struct fixture f;
   uint64_t word[N] = {0};
   bool open[N] = {false};
-  start(&f);
+  start_lending(&f, capacity_bytes ? RP_POOL_LEND_WHEN_SHORT : RP_POOL_LEND_FIRST);
   if (capacity_bytes) f.device->capacity_bytes = capacity_bytes;
   fail_from(&f, position, more);
   uint32_t allocated = 0;
