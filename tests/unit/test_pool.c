@@ -235,6 +235,83 @@ static void short_memory_lends_too(void **state) {
   end(&f);
 }
 
+/* Without lending, a receive that would need more than there is must not go on, and nothing has changed. */
+static void short_memory_refuses(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 2, 4);
+  allocate(&f, 0, 4);
+  f.device->capacity_bytes = 2 * MAPPED;
+  assert_int_equal(post(&f, 2, (struct rp_pool_post){0}), RP_ERROR_NO_MEMORY);
+  assert_int_equal(look(&f, 2).binding, RP_POOL_UNBOUND);
+  assert_int_equal(look(&f, 2).life, RP_POOL_DEAD);
+  assert_int_equal(counters(&f).receives, 0);
+  receive(&f, 0, 1);
+  receive(&f, 1, 2);
+  assert_int_equal(post(&f, 3, (struct rp_pool_post){0}), RP_ERROR_NO_MEMORY);
+  assert_int_equal(counters(&f).prevented[RP_POOL_EARLY_REUSE], 0);
+  read_back(&f, 0, 1);
+  read_back(&f, 1, 2);
+  release(&f, 0);
+  receive(&f, 2, 3);
+  end(&f);
+}
+
+/* Lending is among buffers of one size. */
+static void other_sizes_do_not_lend(void **state) {
+  (void)state;
+  struct rp_pool_options options = {.lend = RP_POOL_LEND_FIRST};
+  struct fixture f = start(&options);
+  struct rp_pool_class_spec other = {.receive_bytes = 2 * MAPPED, .slots = 1, .buffers = 2};
+  uint32_t class_id;
+  plan(&f, 1, 2);
+  assert_int_equal(rp_pool_plan_class(f.pool, &other, &class_id), RP_OK);
+  allocate(&f, 0, 2);
+  assert_int_equal(rp_pool_allocate(f.pool, 2 * MAPPED, &f.id[2], &f.address[2]), RP_OK);
+  receive(&f, 1, 5);
+  assert_int_equal(look(&f, 0).binding, RP_POOL_UNBOUND);
+  assert_int_equal(look(&f, 2).binding, RP_POOL_PRIVATE);
+  assert_int_equal(counters(&f).lent, 1);
+  end(&f);
+}
+
+static void receives_of_no_class_are_private(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 1, 4);
+  plan(&f, 1, 4);
+  allocate(&f, 0, 6);
+  struct rp_pool_post ordered = {.order = RP_POOL_ORDER_YES};
+  assert_int_equal(post_of(&f, 4, RP_POOL_NONE, ordered), RP_OK); /* either */
+  assert_int_equal(look(&f, 4).binding, RP_POOL_PRIVATE);
+  assert_int_equal(post_of(&f, 5, 9, ordered), RP_OK); /* neither */
+  assert_int_equal(look(&f, 5).binding, RP_POOL_PRIVATE);
+  assert_int_equal(counters(&f).reasons[RP_POOL_OTHER_CLASS], 2);
+  assert_int_equal(post_of(&f, 3, 1, ordered), RP_OK);
+  assert_int_equal(look(&f, 3).class_id, 1);
+  end(&f);
+}
+
+static void nothing_shares_after_fallback(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 1, 8);
+  allocate(&f, 0, 3);
+  rp_pool_request_fallback(f.pool, RP_POOL_SWITCHED_OFF);
+  allocate(&f, 3, 1); /* already while it is pending */
+  assert_int_equal(look(&f, 2).binding, RP_POOL_UNBOUND);
+  assert_int_equal(look(&f, 3).binding, RP_POOL_PRIVATE);
+  assert_int_equal(rp_pool_quiescent(f.pool, false), RP_OK);
+  allocate(&f, 4, 3);
+  for (size_t i = 0; i < 7; i++) {
+    receive(&f, i, i);
+    assert_int_equal(look(&f, i).binding, RP_POOL_PRIVATE);
+  }
+  assert_int_equal(counters(&f).reasons[RP_POOL_SWITCHED_OFF], 1);
+  assert_int_equal(counters(&f).account.saved_bytes, 0);
+  end(&f);
+}
+
 static void weights_and_activations_of_the_same_size(void **state) {
   (void)state;
   struct fixture f = start(NULL);
@@ -464,6 +541,27 @@ static void stale_read_follows_the_policy(void **state) {
   }
 }
 
+/* In a callback nothing can be changed: a violation, and fallback at the next chance. */
+static void callbacks_only_report(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 1, 3);
+  allocate(&f, 0, 3);
+  cycle(&f, 0, 1);
+  receive(&f, 1, 2);
+  rp_pool_step_end(f.pool);
+  uint64_t calls = f.device->calls;
+  assert_int_equal(use(&f, 0, (struct rp_pool_access){.mode = RP_POOL_WRITE}), RP_OK);
+  expect_conflict(&f, RP_POOL_FOREIGN_ACCESS, false, 1, 0);
+  assert_int_equal(f.device->calls, calls);
+  assert_true(counters(&f).fallback_pending);
+  assert_int_equal(use(&f, 0, (struct rp_pool_access){.learned = true}), RP_OK);
+  expect_conflict(&f, RP_POOL_STALE_ACCESS, false, 1, 0);
+  assert_int_equal(f.device->calls, calls);
+  assert_int_equal(look(&f, 0).binding, RP_POOL_BOUND);
+  end(&f);
+}
+
 static void wrong_sizes_go_private(void **state) {
   (void)state;
   struct fixture f = start(NULL);
@@ -631,6 +729,11 @@ int main(void) {
       cmocka_unit_test(classes_of_one_size_share_nothing),
       cmocka_unit_test(lending_keeps_the_peak_at_k),
       cmocka_unit_test(short_memory_lends_too),
+      cmocka_unit_test(short_memory_refuses),
+      cmocka_unit_test(other_sizes_do_not_lend),
+      cmocka_unit_test(receives_of_no_class_are_private),
+      cmocka_unit_test(nothing_shares_after_fallback),
+      cmocka_unit_test(callbacks_only_report),
       cmocka_unit_test(weights_and_activations_of_the_same_size),
       cmocka_unit_test(unseen_touches_are_harmless),
       cmocka_unit_test(plan_counts_bound_the_burst),

@@ -360,6 +360,35 @@ static void planned_fails_at_every_call(void **state) {
   }
 }
 
+/* One failure while memory is lent: lender and borrower are as before, or the receive went through. */
+static bool lending_failing_at(uint64_t position) {
+  struct fixture f;
+  struct rp_pool_buffer_info lender, borrower;
+  start_lending(&f, RP_POOL_LEND_WHEN_SHORT);
+  assert_int_equal(rp_pool_plan_class(f.pool, &spec, &f.class_id), RP_OK);
+  fill(&f);
+  f.device->capacity_bytes = K * BYTES;
+  fail_from(&f, position, 0);
+  rp_status status = receive(&f, N - 1, 5);
+  bool fired = fail_none(&f) > 0;
+  assert_int_equal(rp_pool_buffer(f.pool, f.id[K - 1], &lender), RP_OK);
+  assert_int_equal(rp_pool_buffer(f.pool, f.id[N - 1], &borrower), RP_OK);
+  assert_int_equal(lender.binding, status ? RP_POOL_PRIVATE : RP_POOL_UNBOUND);
+  assert_int_equal(borrower.binding, status ? RP_POOL_UNBOUND : RP_POOL_BOUND);
+  assert_int_equal(f.device->physical_bytes, K * BYTES);
+  if (!fired) assert_int_equal(status, RP_OK);
+  end(&f);
+  return fired;
+}
+
+static void lending_fails_at_every_call(void **state) {
+  (void)state;
+  uint64_t position = 1;
+  while (lending_failing_at(position))
+    position++;
+  assert_int_equal(position, 5); /* create, unmap, map, access */
+}
+
 static bool unpin_failing_at(uint64_t position, uint64_t more) {
   struct fixture f;
   struct rp_pool_decision d;
@@ -442,6 +471,7 @@ int main(void) {
       cmocka_unit_test(fallback_fails_at_every_call),
       cmocka_unit_test(fallback_short_of_memory_says_so),
       cmocka_unit_test(planned_fails_at_every_call),
+      cmocka_unit_test(lending_fails_at_every_call),
       cmocka_unit_test(unpin_fails_at_every_call),
       cmocka_unit_test(destroy_tells_what_is_left),
       cmocka_unit_test(backends_are_checked),
