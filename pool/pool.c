@@ -199,8 +199,8 @@ static void buffer_entry_free(struct rp_pool *pool, uint32_t buffer) {
 }
 
 bool rp__pool_convertible(const struct rp_pool *pool, const struct rp__pool_buffer *buffer) {
-  return buffer->binding == RP_POOL_PRIVATE && !buffer->touched && !buffer->flags &&
-         buffer->family != RP_POOL_NONE && pool->families[buffer->family].sharing;
+  return buffer->binding == RP_POOL_PRIVATE && !buffer->touched && buffer->family != RP_POOL_NONE &&
+         pool->families[buffer->family].sharing;
 }
 
 void rp__pool_touch(struct rp_pool *pool, struct rp__pool_buffer *buffer, const struct rp_pool_site *site) {

@@ -160,10 +160,20 @@ struct rp_pool_access {
   struct rp_pool_site site;
 };
 
+/** May the memory of an untouched buffer become a slot's, or a growing receive's? Then classes of one size
+ * never hold more than their K together, but the lender is address space until it is received into. Only
+ * where every touch by whatever library is told: a buffer that was touched unseen would lose its contents. */
+enum rp_pool_lend {
+  RP_POOL_LEND_NEVER = 0,
+  RP_POOL_LEND_WHEN_SHORT, /**< where new memory cannot be had */
+  RP_POOL_LEND_FIRST,      /**< for slots rather than new memory */
+};
+
 /** Options; zero fields take the default in brackets. */
 struct rp_pool_options {
   enum rp_pool_policy on_stale; /**< [fallback] */
   uint32_t max_buffers;         /**< [65536] */
+  enum rp_pool_lend lend;       /**< [never] */
   uint32_t max_conflicts;       /**< conflicts kept in full, oldest first; all are counted [256] */
 };
 
@@ -208,6 +218,7 @@ struct rp_pool_info {
   uint32_t buffers, unbound, bound, private_buffers, lost, classes;
   uint64_t receives, accesses, waits_inserted, grown, reopened;
   uint64_t activations, fallbacks;
+  uint64_t lent; /**< times an untouched buffer's memory became a slot's or another's */
   uint64_t prevented[RP_POOL_CONFLICT_COUNT], violated[RP_POOL_CONFLICT_COUNT];
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;
@@ -253,7 +264,7 @@ rp_status rp_pool_activate(struct rp_pool *pool, const struct rp_pool_class_spec
 /* Guard */
 
 /** Whose released data the receive would overwrite: the caller answers post->order about that buffer's last
- * access. RP_POOL_NONE: nobody's. RP_ERROR_NOT_FOUND: no such buffer. */
+ * accesses, its receive among them. RP_POOL_NONE: nobody's. RP_ERROR_NOT_FOUND: no such buffer. */
 rp_status rp_pool_receive_displaces(const struct rp_pool *pool, const struct rp_pool_post *post,
                                     uint32_t *tenant);
 /** What a receive needs. RP_ERROR_NOT_FOUND; RP_ERROR_STATE: the buffer is lost. */

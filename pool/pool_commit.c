@@ -6,18 +6,71 @@ static bool current(const struct rp_pool *pool, const struct rp_pool_decision *d
   return decision->generation == pool->generation && decision->buffer == buffer;
 }
 
+/* Memory held for a buffer, and whose it was: an untouched buffer of the size can be left without. */
+struct source {
+  uint32_t memory, lender;
+};
+
+/* The last allocated of them: probably the last to be received into. */
+static rp_status lend(struct rp_pool *pool, uint32_t id, struct source *out) {
+  for (uint32_t b = pool->buffer_count; b-- > 0;) {
+    struct rp__pool_buffer *lender = rp__pool_get(pool, b);
+    if (!lender || b == id || !rp__pool_convertible(pool, lender)) continue;
+    if (lender->mapped_bytes != pool->buffers[id].mapped_bytes) continue;
+    *out = (struct source){lender->memory, b};
+    rp__memory_hold(pool, out->memory);
+    rp_status status = rp__pool_unmap(pool, lender);
+    if (status)
+      rp__memory_drop(pool, out->memory);
+    else
+      lender->binding = RP_POOL_UNBOUND;
+    return status;
+  }
+  return RP_ERROR_NO_MEMORY;
+}
+
+/* Memory for the buffer: new or lent, as the options say. */
+static rp_status obtain(struct rp_pool *pool, uint32_t id, bool prefer_lent, struct source *out) {
+  enum rp_pool_lend policy = pool->options.lend;
+  if (prefer_lent && policy == RP_POOL_LEND_FIRST && lend(pool, id, out) == RP_OK) return RP_OK;
+  out->lender = RP_POOL_NONE;
+  rp_status status = rp__memory_create(pool, RP_POOL_NONE, pool->buffers[id].mapped_bytes, &out->memory);
+  if (status != RP_ERROR_NO_MEMORY || policy == RP_POOL_LEND_NEVER) return status;
+  return lend(pool, id, out);
+}
+
+/* Maps it at the buffer, or gives it back to where it came from. */
+static rp_status use_source(struct rp_pool *pool, uint32_t id, const struct source *source) {
+  rp_status status = rp__pool_remap(pool, id, source->memory);
+  bool lent = source->lender != RP_POOL_NONE;
+  if (status && lent && rp__pool_remap(pool, source->lender, source->memory) == RP_OK)
+    pool->buffers[source->lender].binding = RP_POOL_PRIVATE;
+  if (!status) pool->info.lent += lent;
+  rp__memory_drop(pool, source->memory);
+  return status;
+}
+
 /* Memory of a slot that nothing is bound to yet: the buffer's own, if it has untouched memory. */
 static rp_status bind_first(struct rp_pool *pool, uint32_t id, uint32_t class_id, uint32_t slot) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   if (buffer->memory == RP_POOL_NONE) {
-    uint32_t memory;
-    rp_status status = rp__memory_create(pool, class_id, buffer->mapped_bytes, &memory);
-    if (status) return status;
-    status = rp__pool_remap(pool, id, memory);
-    rp__memory_drop(pool, memory);
+    struct source source;
+    rp_status status = obtain(pool, id, true, &source);
+    if (!status) status = use_source(pool, id, &source);
     if (status) return status;
   }
   rp__memory_assign(pool, buffer->memory, class_id, slot);
+  return RP_OK;
+}
+
+/* Memory of its own for a receive whose slot is taken. */
+static rp_status grow(struct rp_pool *pool, uint32_t id) {
+  struct source source;
+  rp_status status = obtain(pool, id, false, &source);
+  if (!status) status = use_source(pool, id, &source);
+  if (status) return status;
+  rp__pool_leave_slot(pool, id, RP_POOL_PRIVATE);
+  rp__memory_assign(pool, pool->buffers[id].memory, pool->buffers[id].class_id, RP_POOL_NONE);
   return RP_OK;
 }
 
@@ -69,6 +122,7 @@ static rp_status act(struct rp_pool *pool, const struct rp_pool_decision *decisi
   case RP_POOL_MEMORY_BIND:
     return bind_or_private(pool, id, decision);
   case RP_POOL_MEMORY_GROW:
+    return grow(pool, id);
   case RP_POOL_MEMORY_PRIVATE:
     return rp__pool_make_private(pool, id);
   case RP_POOL_MEMORY_PIN:

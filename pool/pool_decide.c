@@ -52,7 +52,7 @@ static void set_memory(const struct rp_pool *pool, struct rp_pool_decision *out,
   out->memory = action;
   if (buffer->binding == RP_POOL_PRIVATE) out->memory = RP_POOL_MEMORY_NONE;
   out->remaps = out->memory != RP_POOL_MEMORY_NONE && out->memory != RP_POOL_MEMORY_PIN &&
-                buffer->binding != RP_POOL_UNBOUND && buffer->touched;
+                buffer->binding != RP_POOL_UNBOUND;
 }
 
 /* Class of the first receive of a buffer: the one named, else the only one of its size. */

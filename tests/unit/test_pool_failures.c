@@ -35,10 +35,15 @@ static void check(struct fixture *f) {
   assert_int_equal(f->device->misuse, 0);
 }
 
-static void start(struct fixture *f) {
+static void start_lending(struct fixture *f, enum rp_pool_lend lend) {
+  struct rp_pool_options options = {.lend = lend};
   *f = (struct fixture){.device = host_device_create(1u << 20)};
   assert_non_null(f->device);
-  assert_int_equal(rp_pool_create(&f->device->backend, NULL, &f->pool), RP_OK);
+  assert_int_equal(rp_pool_create(&f->device->backend, &options, &f->pool), RP_OK);
+}
+
+static void start(struct fixture *f) {
+  start_lending(f, RP_POOL_LEND_NEVER);
 }
 
 static void end(struct fixture *f) {
@@ -306,11 +311,12 @@ static void fallback_short_of_memory_says_so(void **state) {
 
 /* A planned step with growth, a pin and its end, where one call fails: each receive either has memory of its
  * own contents or was refused. */
-static bool planned_failing_at(uint64_t position, uint64_t more) {
+static bool planned_failing_at(uint64_t position, uint64_t more, uint64_t capacity_bytes) {
   struct fixture f;
   uint64_t word[N] = {0};
   bool open[N] = {false};
-  start(&f);
+  start_lending(&f, capacity_bytes ? RP_POOL_LEND_WHEN_SHORT : RP_POOL_LEND_FIRST);
+  if (capacity_bytes) f.device->capacity_bytes = capacity_bytes;
   fail_from(&f, position, more);
   uint32_t allocated = 0;
   rp_status status = rp_pool_plan_class(f.pool, &spec, &f.class_id);
@@ -320,7 +326,7 @@ static bool planned_failing_at(uint64_t position, uint64_t more) {
     check(&f);
   }
   for (uint32_t turn = 0; turn < 2 * N; turn++) {
-    uint32_t i = turn % N;
+    uint32_t i = N - 1 - turn % N; /* the unbacked ones first, so that memory is lent */
     if (i >= allocated) continue;
     if (!receive(&f, i, turn)) {
       word[i] = turn;
@@ -346,12 +352,41 @@ static bool planned_failing_at(uint64_t position, uint64_t more) {
 
 static void planned_fails_at_every_call(void **state) {
   (void)state;
-  for (uint64_t more = 0; more < 4; more++) {
+  for (uint64_t more = 0; more < 8; more++) {
     uint64_t position = 1;
-    while (planned_failing_at(position, more))
+    while (planned_failing_at(position, more / 2, more % 2 ? K * BYTES : 0))
       position++;
     assert_true(position > 4 * N);
   }
+}
+
+/* One failure while memory is lent: lender and borrower are as before, or the receive went through. */
+static bool lending_failing_at(uint64_t position) {
+  struct fixture f;
+  struct rp_pool_buffer_info lender, borrower;
+  start_lending(&f, RP_POOL_LEND_WHEN_SHORT);
+  assert_int_equal(rp_pool_plan_class(f.pool, &spec, &f.class_id), RP_OK);
+  fill(&f);
+  f.device->capacity_bytes = K * BYTES;
+  fail_from(&f, position, 0);
+  rp_status status = receive(&f, N - 1, 5);
+  bool fired = fail_none(&f) > 0;
+  assert_int_equal(rp_pool_buffer(f.pool, f.id[K - 1], &lender), RP_OK);
+  assert_int_equal(rp_pool_buffer(f.pool, f.id[N - 1], &borrower), RP_OK);
+  assert_int_equal(lender.binding, status ? RP_POOL_PRIVATE : RP_POOL_UNBOUND);
+  assert_int_equal(borrower.binding, status ? RP_POOL_UNBOUND : RP_POOL_BOUND);
+  assert_int_equal(f.device->physical_bytes, K * BYTES);
+  if (!fired) assert_int_equal(status, RP_OK);
+  end(&f);
+  return fired;
+}
+
+static void lending_fails_at_every_call(void **state) {
+  (void)state;
+  uint64_t position = 1;
+  while (lending_failing_at(position))
+    position++;
+  assert_int_equal(position, 5); /* create, unmap, map, access */
 }
 
 static bool unpin_failing_at(uint64_t position, uint64_t more) {
@@ -436,6 +471,7 @@ int main(void) {
       cmocka_unit_test(fallback_fails_at_every_call),
       cmocka_unit_test(fallback_short_of_memory_says_so),
       cmocka_unit_test(planned_fails_at_every_call),
+      cmocka_unit_test(lending_fails_at_every_call),
       cmocka_unit_test(unpin_fails_at_every_call),
       cmocka_unit_test(destroy_tells_what_is_left),
       cmocka_unit_test(backends_are_checked),

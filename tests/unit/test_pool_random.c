@@ -77,6 +77,7 @@ static void look(struct model *m, uint32_t self) {
     if (memory != b->memory) {
       EXPECT(m, i == self || !b->holds);
       EXPECT(m, !b->fixed);
+      EXPECT(m, i == self || memory >= 0 || !b->touched || m->failing); /* what was used stays usable */
       b->valid = false;
       b->memory = memory;
     }
@@ -392,7 +393,9 @@ static uint32_t one_call(struct model *m) {
 }
 
 static void start(struct model *m, uint64_t seed) {
-  struct rp_pool_options options = {.max_buffers = MOST, .on_stale = (enum rp_pool_policy)(seed % 3)};
+  struct rp_pool_options options = {.max_buffers = MOST,
+                                    .lend = (enum rp_pool_lend)(seed / 3 % 3),
+                                    .on_stale = (enum rp_pool_policy)(seed % 3)};
   random_state = seed * 0x9e3779b97f4a7c15u + 1;
   *m = (struct model){.seed = seed, .device = host_device_create(1u << 20)};
   assert_non_null(m->device);
