@@ -20,6 +20,11 @@
 
 #define BUFFERS 8
 #define BYTES ((size_t)64 << 10)
+#ifdef HARD_PROGRAM_SANITIZED
+#define DEEPBIND 0 /* sanitizers refuse it */
+#else
+#define DEEPBIND RTLD_DEEPBIND
+#endif
 
 static void check(int error, const char *what) {
   if (error == 0) return;
@@ -32,7 +37,7 @@ static void check(int error, const char *what) {
 static atomic_bool armed;
 static void (*on_agent_allocation)(void);
 
-#ifndef HARD_PROGRAM_PLAIN_ALLOCATOR
+#ifndef HARD_PROGRAM_SANITIZED
 extern void *__libc_realloc(void *memory, size_t bytes);
 
 static bool called_by_agent(void *address) {
@@ -345,7 +350,7 @@ static int mode_exit_elsewhere(void) {
 
 static void *reload(void *unused) {
   for (int i = 0; i < 60; i++) {
-    void *module = dlopen(LATE_MODULE, RTLD_LAZY | RTLD_LOCAL | (i % 2 ? RTLD_DEEPBIND : 0));
+    void *module = dlopen(LATE_MODULE, RTLD_LAZY | RTLD_LOCAL | (i % 2 ? DEEPBIND : 0));
     if (module) dlclose(module);
   }
   return unused;
