@@ -11,7 +11,7 @@
 /* What the channels of a set say together, for the conclusion. */
 struct summary {
   size_t channels, poolable, just_in_time, unbounded, within_slack, too_few, other;
-  uint64_t held_bytes, needed_bytes, saved_bytes;
+  uint64_t held_bytes, needed_bytes, saved_bytes, small_receives;
   bool activations_unbounded, gradients_unbounded, estimate;
 };
 
@@ -98,14 +98,28 @@ static void conclude_saving(const struct summary *summary, char *out, size_t out
            summary->estimate ? "about " : "", saved, held, rest);
 }
 
+/* How many receives were seen, where all of them are below the threshold; else 0. */
+static uint64_t small_receives(const json_t *report) {
+  const json_t *events = json_object_get(report, "events"), *dropped = json_object_get(events, "dropped");
+  uint64_t seen = count_of(json_object_get(events, "by_kind"), "recv");
+  bool lost = count_of(dropped, "lifetimes") || count_of(dropped, "events");
+  return lost || json_array_size(json_object_get(report, "channels")) || count_of(events, "ignored") < seen
+             ? 0
+             : seen;
+}
+
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct summary summary = {0};
   for (size_t i = 0; i < set->count; i++) {
     const json_t *channels = json_object_get(set->reports[i].json, "channels");
     for (size_t c = 0; in_job(set, i, job) && c < json_array_size(channels); c++)
       summarise(&summary, json_array_get(channels, c));
+    if (in_job(set, i, job)) summary.small_receives += small_receives(set->reports[i].json);
   }
-  if (summary.channels == 0)
+  if (summary.channels == 0 && summary.small_receives > 0)
+    snprintf(out, out_size,
+             "only receives below --min-bytes were seen, so there is nothing to say about pooling.");
+  else if (summary.channels == 0)
     snprintf(out, out_size, "no receives were seen, so there is nothing to say about pooling.");
   else if (summary.saved_bytes > 0)
     conclude_saving(&summary, out, out_size);
@@ -145,7 +159,8 @@ static void format_process(const json_t *report, char *rank, char *process, size
   rp_cmd_plain(process);
 }
 
-#define ROW "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s  %s\n"
+#define COLUMNS "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s"
+#define ROW COLUMNS "  %s\n"
 
 static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel) {
   char direction[32], reason[64], stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32],
@@ -166,13 +181,25 @@ static void print_channel(FILE *out, const char *rank, const char *process, cons
           plain_text(reason_of(channel), reason, sizeof reason));
 }
 
+static void print_no_channel(FILE *out, const char *rank, const char *process, const json_t *report) {
+  char least[32];
+  uint64_t small = small_receives(report);
+  format_bytes(count_of(json_object_get(report, "configuration"), "min_bytes"), least, sizeof least);
+  fprintf(out, "%-5s %-22s ", rank, process);
+  if (small)
+    fprintf(out, "no receives of %s or more, %llu smaller ones (--min-bytes)\n", least,
+            (unsigned long long)small);
+  else
+    fputs("no receives seen\n", out);
+}
+
 static void print_report(FILE *out, const json_t *report) {
   char rank[64], process[64];
   const json_t *channels = json_object_get(report, "channels");
   format_process(report, rank, process, sizeof rank);
   for (size_t c = 0; c < json_array_size(channels); c++)
     print_channel(out, rank, process, json_array_get(channels, c));
-  if (json_array_size(channels) == 0) fprintf(out, "%-5s %-22s %s\n", rank, process, "no receives seen");
+  if (json_array_size(channels) == 0) print_no_channel(out, rank, process, report);
 }
 
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
@@ -198,7 +225,7 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   format_bytes(rp_report_total(set, job, "held_bytes"), held, sizeof held);
   format_bytes(rp_report_total(set, job, "needed_bytes"), needed, sizeof needed);
   format_bytes(rp_report_total(set, job, "would_save_bytes"), saved, sizeof saved);
-  fprintf(out, ROW, "total", "", "", "", "", "", "", "", "", held, needed, saved, "");
+  fprintf(out, COLUMNS "\n", "total", "", "", "", "", "", "", "", "", held, needed, saved);
 }
 
 /* Counts one line among those said before; lines that many processes say are printed once. */

@@ -47,13 +47,14 @@ struct rp_read_set {
   struct rp_read_report *reports;
   size_t count;
   size_t job_count;
-  json_t *skipped; /**< array of {path, reason} */
+  json_t *skipped;        /**< array of {path, reason} */
+  const char *subcommand; /**< named in messages; NULL: report */
 };
 
-/** Adds FILE, or every *.json of folder DIR whose name does not begin with a dot. What cannot be used is
+/** Adds FILE, or every *.json file of folder DIR whose name does not begin with a dot. What cannot be used is
  * added to `skipped` with the reason. RP_ERROR_NO_MEMORY is the only failure. */
 rp_status rp_read_add(struct rp_read_set *set, const char *path);
-/** Sorts the set and tells jobs apart. Call once, after the last rp_read_add. */
+/** Sorts the set, drops what was read twice and tells jobs apart. Call once, after the last rp_read_add. */
 rp_status rp_read_finish(struct rp_read_set *set);
 /** Frees what the set owns. */
 void rp_read_fini(struct rp_read_set *set);

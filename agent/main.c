@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "";
   for (size_t i = 0; i < SUBCOMMAND_COUNT; i++)
     if (strcmp(name, subcommands[i].name) == 0) return subcommands[i].run(argc - 1, argv + 1);
-  if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+  if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
     print_help(stdout);
     return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
   }
@@ -66,8 +66,10 @@ int main(int argc, char **argv) {
     puts("recvpool " RECVPOOL_VERSION);
     return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
   }
-  fprintf(stderr, "recvpool: %s%s%s; recvpool --help lists the subcommands\n",
-          argc > 1 ? "there is no subcommand '" : "", argc > 1 ? name : "a subcommand is needed",
-          argc > 1 ? "'" : "");
+  if (argc > 1)
+    fprintf(stderr, "recvpool: there is no %s '%s'; recvpool --help lists the subcommands\n",
+            name[0] == '-' ? "option" : "subcommand", name);
+  else
+    fputs("recvpool: a subcommand is needed; recvpool --help lists them\n", stderr);
   return RP_EXIT_USAGE;
 }

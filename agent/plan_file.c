@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static json_t *integer(uint64_t value) {
@@ -160,9 +161,15 @@ json_t *rp_plan_to_json(const struct rp_plan *plan, const struct rp_plan_provena
                    totals_json(plan, provenance->replicas));
 }
 
+/* Pipes and devices cannot be synced, and need not be. */
+static bool sync_file(FILE *file) {
+  return fsync(fileno(file)) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
+}
+
+/* Closes `file` in any case. */
 static rp_status write_whole(const json_t *plan, FILE *file) {
   bool ok = json_dumpf(plan, file, JSON_INDENT(1)) == 0 && fputc('\n', file) != EOF && fflush(file) == 0 &&
-            fsync(fileno(file)) == 0;
+            sync_file(file);
   int error = errno;
   if (fclose(file) != 0 && ok) {
     ok = false;
@@ -172,11 +179,14 @@ static rp_status write_whole(const json_t *plan, FILE *file) {
   return ok ? RP_OK : RP_ERROR_IO;
 }
 
-rp_status rp_plan_write(const json_t *plan, const char *path) {
-  size_t size = strlen(path) + 32;
+/* By way of a temporary file in the same folder; its name is short, so that it fits wherever `path` does. */
+static rp_status replace_file(const json_t *plan, const char *path) {
+  const char *slash = strrchr(path, '/');
+  int folder = slash ? (int)(slash - path) + 1 : 0;
+  size_t size = (size_t)folder + 48;
   char *temporary = malloc(size);
   if (!temporary) return RP_ERROR_NO_MEMORY;
-  snprintf(temporary, size, "%s.%ld.tmp", path, (long)getpid());
+  snprintf(temporary, size, "%.*s.recvpool-plan-%ld.tmp", folder, path, (long)getpid());
   FILE *file = fopen(temporary, "wxe");
   rp_status status = file ? write_whole(plan, file) : RP_ERROR_IO;
   if (!status && rename(temporary, path) != 0) status = RP_ERROR_IO;
@@ -186,5 +196,27 @@ rp_status rp_plan_write(const json_t *plan, const char *path) {
     errno = error;
   }
   free(temporary);
+  return status;
+}
+
+/* Into what is not a file of its own: a pipe or a device must stay what it is. */
+static rp_status write_into(const json_t *plan, const char *path) {
+  FILE *file = fopen(path, "we");
+  return file ? write_whole(plan, file) : RP_ERROR_IO;
+}
+
+rp_status rp_plan_write(const json_t *plan, const char *path) {
+  struct stat info;
+  if (lstat(path, &info) != 0) return errno == ENOENT ? replace_file(plan, path) : RP_ERROR_IO;
+  if (S_ISREG(info.st_mode)) return replace_file(plan, path);
+  if (!S_ISLNK(info.st_mode)) return write_into(plan, path);
+  if (stat(path, &info) != 0) return RP_ERROR_IO;
+  if (!S_ISREG(info.st_mode)) return write_into(plan, path);
+  char *target = realpath(path, NULL); /* the link stays a link */
+  if (!target) return RP_ERROR_IO;
+  rp_status status = replace_file(plan, target);
+  int error = errno;
+  free(target);
+  errno = error;
   return status;
 }

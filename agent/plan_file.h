@@ -28,7 +28,7 @@ struct rp_plan_provenance {
 json_t *rp_plan_to_json(const struct rp_plan *plan, const struct rp_plan_provenance *provenance);
 
 /** Writes JSON to PATH by way of a temporary file beside it, every byte checked. RP_ERROR_IO with errno set:
- * PATH is untouched. */
+ * PATH is untouched. A link to a file stays a link; a pipe or a device is written into. */
 rp_status rp_plan_write(const json_t *plan, const char *path);
 
 /** One pool of a plan that was read. */

@@ -177,7 +177,7 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path,
 
 rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
                                const char **note, char *message, size_t message_size) {
-  struct rp_read_set set = {0};
+  struct rp_read_set set = {.subcommand = "plan"};
   rp_status status = rp_read_add(&set, path);
   if (!status) status = rp_read_finish(&set);
   if (status) {

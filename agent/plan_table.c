@@ -70,8 +70,13 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
   struct rp_plan_totals t;
   rp_plan_totals(plan, &t);
   bool sizes = t.bytes_stock > 0;
-  fprintf(out, "%s: %d ranks, %d stages, %d microbatches\n\n", provenance->source, (int)plan->ranks,
-          (int)plan->stages, (int)plan->microbatches);
+  fprintf(out, "%s: %d rank%s, %d stage%s, %d microbatch%s\n\n", provenance->source, (int)plan->ranks,
+          plan->ranks == 1 ? "" : "s", (int)plan->stages, plan->stages == 1 ? "" : "s",
+          (int)plan->microbatches, plan->microbatches == 1 ? "" : "es");
+  if (plan->pool_count == 0) {
+    fputs("Nothing is received: no stage has a neighbour on another rank.\n", out);
+    return;
+  }
   fprintf(out, "%4s %5s %-10s %8s %5s %5s %8s %s%s\n", "rank", "stage", "direction", "N", "D", "K",
           "existing", "rule", sizes ? "        stock      pooled       saved" : "");
   for (size_t i = 0; i < plan->pool_count; i++)

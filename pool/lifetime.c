@@ -108,6 +108,41 @@ static rp_status move_ahead(struct walk *w) {
   return ok ? RP_OK : RP_ERROR_NO_MEMORY;
 }
 
+struct post {
+  uint64_t begin;
+  uint32_t item;
+};
+
+static int compare_posts(const void *left, const void *right) {
+  const struct post *a = left, *b = right;
+  if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+  return (a->item > b->item) - (a->item < b->item);
+}
+
+/* Options that move posts can change their order on a rank, and slots are handed out in the order of posting.
+ * What is posted together stays in the order of the schedule. */
+static rp_status sort_by_post(struct rp_received_set *set) {
+  size_t count = set->rank_begin[set->ranks];
+  struct post *posts = malloc((count + 1) * sizeof(*posts));
+  struct rp_received *sorted = malloc((count + 1) * sizeof(*sorted));
+  if (!posts || !sorted) {
+    free(posts);
+    free(sorted);
+    return RP_ERROR_NO_MEMORY;
+  }
+  for (size_t i = 0; i < count; i++)
+    posts[i] = (struct post){set->items[i].interval.begin, (uint32_t)i};
+  for (int32_t r = 0; r < set->ranks; r++)
+    qsort(posts + set->rank_begin[r], set->rank_begin[r + 1] - set->rank_begin[r], sizeof(*posts),
+          compare_posts);
+  for (size_t i = 0; i < count; i++)
+    sorted[i] = set->items[posts[i].item];
+  free(posts);
+  free(set->items);
+  set->items = sorted;
+  return RP_OK;
+}
+
 static size_t count_receives(const struct rp_schedule *s, bool *trains) {
   size_t receives = 0;
   for (int32_t r = 0; r < s->ranks; r++)
@@ -137,6 +172,7 @@ rp_status rp_schedule_lifetimes(const struct rp_schedule *schedule, const struct
     set.rank_begin[r + 1] = w.count;
   }
   if (!status && w.options.receive_ahead) status = move_ahead(&w);
+  if (!status && (w.options.receive_ahead || w.options.post_at_use)) status = sort_by_post(&set);
   free(w.item_of);
   if (status)
     rp_received_set_fini(&set);

@@ -127,7 +127,8 @@ static rp_status push_pool(struct builder *b, const struct rp_plan_class *c) {
 
 /* --- one group --- */
 
-/* Receiving ahead can reorder the posts of several stages; then the n-th member is not the n-th receive. */
+/* Whether the n-th member has slot n mod `slots`: not where items came in another order than that of posting.
+ */
 static bool is_ring(const uint32_t *slot, size_t count, uint32_t slots) {
   for (size_t i = 0; i < count; i++)
     if (slot[i] != i % slots) return false;

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import unittest
 
 import support
@@ -83,6 +84,12 @@ class NumbersTest(PlanTestCase):
         timeline = result.stdout.split("rank 2, stage 2, activation")[1].splitlines()
         self.assertEqual([line.split()[1:] for line in timeline[2:6]], [["0", "."], ["0", "1"], ["2", "1"], ["2", "3"]])
 
+    def test_one_stage_receives_nothing(self):
+        result = self.plan("--schedule", "1f1b", "--stages", "1", "--microbatches", "1")
+        self.assert_success(result)
+        self.assertEqual(result.stdout, "1f1b: 1 rank, 1 stage, 1 microbatch\n\n"
+                                        "Nothing is received: no stage has a neighbour on another rank.\n")
+
     def test_forward_only(self):
         document = self.document("--schedule", "gpipe", "--stages", "3", "--microbatches", "8", "--forward-only")
         self.assertEqual({(p["direction"], p["depth"]) for r in document["ranks"] for p in r["pools"]}, {("activation", 1)})
@@ -121,6 +128,45 @@ class OutputTest(PlanTestCase):
         result = self.plan(*ONE_F_ONE_B, "--output", "/proc/nowhere/plan.json")
         self.assertEqual(result.returncode, 1)
         self.assert_one_line(result.stderr)
+
+    def test_a_pipe_stays_a_pipe(self):
+        pipe, copy = os.path.join(self.folder, "pipe"), os.path.join(self.folder, "copy")
+        os.mkfifo(pipe)
+        with open(copy, "wb") as file:
+            reader = support.subprocess.Popen(["cat", pipe], stdout=file)
+            try:
+                self.assert_success(self.plan(*ONE_F_ONE_B, "--output", pipe))
+                self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+                self.assertEqual(reader.wait(timeout=support.TIMEOUT_SECONDS), 0)
+            finally:
+                reader.kill()
+                reader.wait()
+        with open(copy) as file:
+            self.validate(json.load(file))
+
+    def test_a_link_stays_a_link(self):
+        target, link = self.write("target.json", ""), os.path.join(self.folder, "link.json")
+        os.symlink("target.json", link)
+        self.assert_success(self.plan(*ONE_F_ONE_B, "--output", link))
+        self.assertTrue(os.path.islink(link))
+        with open(target) as file:
+            self.validate(json.load(file))
+        os.remove(target)
+        self.assertEqual(self.plan(*ONE_F_ONE_B, "--output", link).returncode, 1)
+        self.assertEqual(os.listdir(self.folder), ["link.json"])
+
+    def test_longest_name(self):
+        path = os.path.join(self.folder, "p" * 255)
+        self.assert_success(self.plan(*ONE_F_ONE_B, "--output", path))
+        self.assertEqual(os.listdir(self.folder), ["p" * 255])
+
+    def test_what_cannot_be_written_leaves_nothing(self):
+        for words, path in {"Is a directory": self.folder, "No such file": "", "Not a directory": self.folder + "/new/"}.items():
+            with self.subTest(words):
+                result = self.plan(*ONE_F_ONE_B, "--output", path)
+                self.assertEqual(result.returncode, 1)
+                self.assert_one_line(result.stderr)
+                self.assertEqual(os.listdir(self.folder), [])
 
     def test_full_device(self):
         with open("/dev/full", "w") as full:
@@ -168,6 +214,9 @@ class RefusalTest(PlanTestCase):
             "needs a value": ["--schedule"],
             "'extra' belongs to no option": [*ONE_F_ONE_B, "extra"],
             "--compare takes": ["--compare", "a.csv"],
+            "do not go with it": ["--compare", "a.csv", "reports", "--json"],
+            "--output, --stage": ["--compare", *ONE_F_ONE_B, "reports", "--output", os.path.join(self.folder, "x")],
+            "(bf16, fp16": [*ONE_F_ONE_B, "--tensor", "2x3:q5"],
         }.items():
             with self.subTest(words):
                 self.assert_refused(2, words, *arguments)

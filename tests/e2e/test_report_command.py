@@ -29,6 +29,7 @@ class ReportCommandTest(support.TestCase):
         self.assertEqual(rows[0], "0 node/one:1000 activation 0 0 4 1 2 1.0 MiB 4.0 MiB 1.0 MiB 2.0 MiB poolable".split())
         self.assertIn("pooling would save 12.0 MiB of the 24.0 MiB held", result.stdout)
         self.assertIn("(3 processes)", result.stdout)
+        self.assertEqual([line for line in result.stdout.splitlines() if line != line.rstrip()], [])
 
     def test_conclusions(self):
         self.sample("gpipe", "0", folder=self.folder + "/gpipe")
@@ -41,6 +42,59 @@ class ReportCommandTest(support.TestCase):
         empty = self.report(self.folder + "/empty")
         self.assertIn("no receives were seen", empty.stdout)
         self.assertIn("the agent did nothing: no CUPTI", empty.stdout)
+
+    def change(self, path, change, to=None):
+        """Writes the report at `path`, changed, back or to another path."""
+        with open(path) as file:
+            report = json.load(file)
+        change(report)
+        with open(to or path, "w") as file:
+            json.dump(report, file)
+
+    def test_receives_below_the_threshold_are_not_called_absent(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+
+        def only_small(report, seen=8, ignored=8):
+            report["channels"] = []
+            report["events"]["by_kind"]["recv"] = seen
+            report["events"]["ignored"] = ignored
+
+        self.change(path, only_small)
+        result = self.report(self.reports_dir)
+        self.assertIn("no receives of 64.0 KiB or more, 8 smaller ones (--min-bytes)", result.stdout)
+        self.assertIn("=> only receives below --min-bytes were seen", result.stdout)
+        for seen, ignored in ((0, 0), (8, 7)):
+            self.change(path, lambda report: only_small(report, seen, ignored))
+            self.assertIn("=> no receives were seen", self.report(self.reports_dir).stdout)
+
+    def test_what_is_named_twice_counts_once(self):
+        self.sample("prealloc", "0", "1")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        result = self.report(self.reports_dir, path, self.reports_dir + "/")
+        self.assert_success(result)
+        self.assertEqual(result.stdout, self.report(self.reports_dir).stdout)
+        self.assertEqual([row[0] for row in self.rows(result.stdout)], ["0", "0", "1", "1"])
+
+    def test_the_later_state_of_a_process_counts(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        for name, seconds in (("aaa.json", -1), ("zzz.json", -2)):
+            def earlier(report):
+                report["written_unix_seconds"] += seconds
+                report["channels"] = []
+            self.change(path, earlier, to=os.path.join(self.reports_dir, name))
+        self.assertEqual(len(self.rows(self.report(self.reports_dir).stdout)), 2)
+
+    def test_only_plain_files_of_a_folder_are_read(self):
+        self.sample("prealloc", "0")
+        os.mkfifo(os.path.join(self.reports_dir, "pipe.json"))
+        os.mkdir(os.path.join(self.reports_dir, "folder.json"))
+        result = self.report(self.reports_dir + "/")
+        self.assert_success(result)
+        self.assertEqual(result.stderr.count("not a regular file"), 2)
+        self.assertNotIn("//", result.stderr)
+        self.assertEqual(len(self.rows(result.stdout)), 2)
 
     def test_single_file(self):
         self.sample("prealloc", "3", "4")

@@ -161,6 +161,24 @@ static void test_looped_bfs(void **state) {
   rp_schedule_fini(&s);
 }
 
+/* Slots are handed out in the order of posting, so moved posts must come out in their new order. */
+static void test_order_of_posting(void **state) {
+  (void)state;
+  struct rp_schedule s;
+  assert_int_equal(rp_schedule_generate("interleaved_1f1b", 4, 3, 12, &s, NULL), RP_OK);
+  const struct rp_lifetime_options options[] = {
+      {0}, {.post_at_use = true}, {.receive_ahead = 3}, {.post_at_use = true, .receive_ahead = 1}};
+  for (size_t o = 0; o < sizeof(options) / sizeof(options[0]); o++) {
+    struct rp_received_set set;
+    assert_int_equal(rp_schedule_lifetimes(&s, &options[o], &set), RP_OK);
+    for (int32_t r = 0; r < s.ranks; r++)
+      for (size_t i = set.rank_begin[r] + 1; i < set.rank_begin[r + 1]; i++)
+        assert_true(set.items[i - 1].interval.begin <= set.items[i].interval.begin);
+    rp_received_set_fini(&set);
+  }
+  rp_schedule_fini(&s);
+}
+
 static void test_needs_lowering(void **state) {
   (void)state;
   struct rp_schedule s;
@@ -172,10 +190,15 @@ static void test_needs_lowering(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gpipe),          cmocka_unit_test(test_1f1b),
-      cmocka_unit_test(test_receive_ahead),  cmocka_unit_test(test_forward_only),
-      cmocka_unit_test(test_split_backward), cmocka_unit_test(test_interleaved_late),
-      cmocka_unit_test(test_looped_bfs),     cmocka_unit_test(test_needs_lowering),
+      cmocka_unit_test(test_gpipe),
+      cmocka_unit_test(test_1f1b),
+      cmocka_unit_test(test_receive_ahead),
+      cmocka_unit_test(test_forward_only),
+      cmocka_unit_test(test_split_backward),
+      cmocka_unit_test(test_interleaved_late),
+      cmocka_unit_test(test_looped_bfs),
+      cmocka_unit_test(test_needs_lowering),
+      cmocka_unit_test(test_order_of_posting),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
