@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -442,6 +443,46 @@ static int mode_odd_transfers(void) {
   return 0;
 }
 
+struct cancelled {
+  atomic_bool ready, go;
+};
+
+static void *allocate_when_cancelled(void *context) {
+  struct cancelled *shared = context;
+  int old;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+  atomic_store(&shared->ready, true);
+  while (!atomic_load(&shared->go))
+    sched_yield();
+  pthread_setcancelstate(old, &old);
+  allocate_and_free();
+  pthread_testcancel();
+  return NULL;
+}
+
+/* Threads that are cancelled, each about to allocate just after a module was loaded. */
+static int mode_cancel(void) {
+  int cancelled = 0;
+  allocate_and_free();
+  for (int round = 0; round < 20; round++) {
+    void *result = NULL;
+    struct cancelled shared = {0};
+    pthread_t thread;
+    check(pthread_create(&thread, NULL, allocate_when_cancelled, &shared), "pthread_create");
+    while (!atomic_load(&shared.ready))
+      sched_yield();
+    pthread_cancel(thread);
+    void *module = dlopen(LATE_MODULE, RTLD_LAZY | RTLD_LOCAL);
+    atomic_store(&shared.go, true);
+    pthread_join(thread, &result);
+    cancelled += result == PTHREAD_CANCELED;
+    if (module) dlclose(module);
+    allocate_and_free();
+  }
+  printf("%d threads cancelled\n", cancelled);
+  return 0;
+}
+
 /* The working folder goes away. */
 static int mode_lost_folder(void) {
   struct stage stage;
@@ -470,6 +511,7 @@ int main(int argc, char **argv) {
       {"exit_elsewhere", mode_exit_elsewhere},
       {"reload", mode_reload},
       {"busy_process", mode_busy_process},
+      {"cancel", mode_cancel},
       {"lost_folder", mode_lost_folder},
       {"odd_transfers", mode_odd_transfers},
   };

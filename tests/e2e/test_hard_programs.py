@@ -91,6 +91,10 @@ class HardProgramsTest(support.TestCase):
         self.assertLess(report["agent_cost"]["tracker_bytes"], 4 << 20)
         self.assertEqual(report["events"]["by_kind"]["comm_destroy"], 300)
 
+    def test_threads_that_are_cancelled(self):
+        report, = self.check_same("cancel")
+        self.assertGreaterEqual(report["events"]["by_kind"]["alloc"], 21)
+
     def test_lost_working_folder(self):
         self.assertEqual(len(self.check_same("lost_folder")), 1)
 
