@@ -80,8 +80,11 @@ int InitializeInjection(void) {
   static _Atomic bool begun;
   int saved = errno;
   if (!atomic_exchange(&begun, true)) {
+    int cancel_state;
     rp_state_set(RP_STATE_STARTING);
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state); /* reads files, takes locks */
     attach();
+    (void)pthread_setcancelstate(cancel_state, &cancel_state);
   }
   errno = saved;
   return 1;

@@ -168,12 +168,16 @@ void rp_reporter_wait_for_modules(void) {
   uint64_t changes = rp_interpose_module_changes();
   if (!request_scan(changes)) return;
   struct timespec until = from_now(SCAN_WAIT_NS);
+  int cancel_state;
   if (!rp_lock(&lock)) return;
+  /* the thread may have been cancelled; it shall not end here, where it would keep the lock for ever */
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   uint64_t enough = scans_begun + 1; /* a scan that is under way may have passed the new module already */
   while (running && !stop && scans_complete < enough &&
          atomic_load_explicit(&scanned_changes, memory_order_acquire) != changes)
     if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
   rp_unlock(&lock);
+  (void)pthread_setcancelstate(cancel_state, &cancel_state);
   errno = saved;
 }
 
@@ -306,6 +310,8 @@ rp_status rp_reporter_start(const struct rp_config *with) {
 void rp_reporter_finish(void) {
   struct timespec until = from_now(STOP_WAIT_NS);
   if (!rp_lock(&lock)) return; /* interrupted inside a lock that the thread needs: its last file stands */
+  int cancel_state;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   bool had_thread = running;
   stop = true;
   pthread_cond_broadcast(&wake);
@@ -313,4 +319,5 @@ void rp_reporter_finish(void) {
     if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
   rp_unlock(&lock);
   if (!had_thread) write_last_report();
+  (void)pthread_setcancelstate(cancel_state, &cancel_state);
 }

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -20,6 +21,11 @@
 
 #define BUFFERS 8
 #define BYTES ((size_t)64 << 10)
+#ifdef HARD_PROGRAM_SANITIZED
+#define DEEPBIND 0 /* sanitizers refuse it */
+#else
+#define DEEPBIND RTLD_DEEPBIND
+#endif
 
 static void check(int error, const char *what) {
   if (error == 0) return;
@@ -32,7 +38,7 @@ static void check(int error, const char *what) {
 static atomic_bool armed;
 static void (*on_agent_allocation)(void);
 
-#ifndef HARD_PROGRAM_PLAIN_ALLOCATOR
+#ifndef HARD_PROGRAM_SANITIZED
 extern void *__libc_realloc(void *memory, size_t bytes);
 
 static bool called_by_agent(void *address) {
@@ -345,7 +351,7 @@ static int mode_exit_elsewhere(void) {
 
 static void *reload(void *unused) {
   for (int i = 0; i < 60; i++) {
-    void *module = dlopen(LATE_MODULE, RTLD_LAZY | RTLD_LOCAL | (i % 2 ? RTLD_DEEPBIND : 0));
+    void *module = dlopen(LATE_MODULE, RTLD_LAZY | RTLD_LOCAL | (i % 2 ? DEEPBIND : 0));
     if (module) dlclose(module);
   }
   return unused;
@@ -437,6 +443,46 @@ static int mode_odd_transfers(void) {
   return 0;
 }
 
+struct cancelled {
+  atomic_bool ready, go;
+};
+
+static void *allocate_when_cancelled(void *context) {
+  struct cancelled *shared = context;
+  int old;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+  atomic_store(&shared->ready, true);
+  while (!atomic_load(&shared->go))
+    sched_yield();
+  pthread_setcancelstate(old, &old);
+  allocate_and_free();
+  pthread_testcancel();
+  return NULL;
+}
+
+/* Threads that are cancelled, each about to allocate just after a module was loaded. */
+static int mode_cancel(void) {
+  int cancelled = 0;
+  allocate_and_free();
+  for (int round = 0; round < 20; round++) {
+    void *result = NULL;
+    struct cancelled shared = {0};
+    pthread_t thread;
+    check(pthread_create(&thread, NULL, allocate_when_cancelled, &shared), "pthread_create");
+    while (!atomic_load(&shared.ready))
+      sched_yield();
+    pthread_cancel(thread);
+    void *module = dlopen(LATE_MODULE, RTLD_LAZY | RTLD_LOCAL);
+    atomic_store(&shared.go, true);
+    pthread_join(thread, &result);
+    cancelled += result == PTHREAD_CANCELED;
+    if (module) dlclose(module);
+    allocate_and_free();
+  }
+  printf("%d threads cancelled\n", cancelled);
+  return 0;
+}
+
 /* The working folder goes away. */
 static int mode_lost_folder(void) {
   struct stage stage;
@@ -465,6 +511,7 @@ int main(int argc, char **argv) {
       {"exit_elsewhere", mode_exit_elsewhere},
       {"reload", mode_reload},
       {"busy_process", mode_busy_process},
+      {"cancel", mode_cancel},
       {"lost_folder", mode_lost_folder},
       {"odd_transfers", mode_odd_transfers},
   };

@@ -264,6 +264,30 @@ static void handles_of_communicators_are_used_again(void **state) {
   rp_snapshot_fini(&snapshot);
 }
 
+/* The second buffer is needed beside the first now and then, with several runs in between that do without it.
+ */
+static void rare_microbatches_count(void **state) {
+  (void)state;
+  struct feed feed = start();
+  alloc_all(&feed);
+  for (int step = 0; step < 20; step++) {
+    bool both = step % 8 == 7, present = step < 2; /* seen before, though never in use with both others */
+    receive(&feed, buffer(0), SIZE, 0);
+    if (both) receive(&feed, buffer(1), SIZE, 0);
+    receive(&feed, buffer(2), SIZE, 0);
+    use(&feed, buffer(0));
+    if (both) use(&feed, buffer(1));
+    use(&feed, buffer(2));
+    if (present) receive(&feed, buffer(1), SIZE, 0);
+    if (present) use(&feed, buffer(1));
+    receive(&feed, buffer(3), SIZE, 0);
+    use(&feed, buffer(3));
+  }
+  struct rp_snapshot snapshot = finish(&feed);
+  assert_int_equal(snapshot.channels[0].depth_max, 3);
+  rp_snapshot_fini(&snapshot);
+}
+
 /* An elastic job makes its communicators anew for ever. */
 static void communicators_without_end_stay_within_bounds(void **state) {
   (void)state;
@@ -302,6 +326,7 @@ int main(void) {
       cmocka_unit_test(new_memory_at_an_old_address_is_no_buffer),
       cmocka_unit_test(buffers_over_several_mappings_share_them),
       cmocka_unit_test(handles_of_communicators_are_used_again),
+      cmocka_unit_test(rare_microbatches_count),
       cmocka_unit_test(communicators_without_end_stay_within_bounds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
