@@ -92,8 +92,8 @@ def main():
         bench.add("launch, no receive buffer named, over no callback",
                   *bench.call_cost("launch", "miss", "none", 200000), "ns")
         bench.add("transfer of 1 MiB to oneself", *bench.call_cost("transfer", "miss", "none", 200), "ns")
-        bench.add("trainer, 2 stages x 16 microbatches, 1F1B, 1 MiB messages",
-                  *bench.end_to_end(["--stages", "2", "--microbatches", "16", "--steps", "20",
+        bench.add("trainer, 2 stages x 16 microbatches, 1F1B, 100 steps",
+                  *bench.end_to_end(["--stages", "2", "--microbatches", "16", "--steps", "100",
                                      "--message-bytes", "1MiB"]), "s", "ratio <= 1.02")
         bench.add(f"agent memory after {options.steps} steps, over after 100",
                   [bench.memory(100)], [bench.memory(options.steps)], "bytes", "ratio = 1.00")
