@@ -32,7 +32,7 @@ static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **p
 static bool sums_fit(const struct rp_plan *plan, int32_t replicas) {
   struct rp_plan_totals t;
   uint64_t product;
-  rp_plan_totals(plan, &t);
+  rp_plan_totals_get(plan, &t);
   return !__builtin_mul_overflow(t.bytes_stock, (uint64_t)replicas, &product) && product <= INT64_MAX;
 }
 

@@ -41,7 +41,7 @@ static void print_pool(const struct rp_plan_pool *p, bool sizes, FILE *out) {
 static void print_totals(const struct rp_plan *plan, int32_t replicas, bool sizes, FILE *out) {
   uint64_t slots[RP_PLAN_GRANULARITY_COUNT] = {0};
   struct rp_plan_totals t;
-  rp_plan_totals(plan, &t);
+  rp_plan_totals_get(plan, &t);
   for (int32_t r = 0; r < plan->ranks; r++)
     for (int g = 0; g < RP_PLAN_GRANULARITY_COUNT; g++)
       slots[g] += plan->rank[r].slots[g];
@@ -68,7 +68,7 @@ static void print_totals(const struct rp_plan *plan, int32_t replicas, bool size
 void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *provenance, int32_t stage,
                    FILE *out) {
   struct rp_plan_totals t;
-  rp_plan_totals(plan, &t);
+  rp_plan_totals_get(plan, &t);
   bool sizes = t.bytes_stock > 0;
   fprintf(out, "%s: %d ranks, %d stages, %d microbatches\n\n", provenance->source, (int)plan->ranks,
           (int)plan->stages, (int)plan->microbatches);

@@ -2,11 +2,11 @@
 #include "pool/plan.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "pool/schedule_internal.h"
+#include "pool/text.h"
 
 static const char *const granularity_names[RP_PLAN_GRANULARITY_COUNT] = {"stage", "direction", "rank"};
 
@@ -33,19 +33,20 @@ rp_status rp__plan_options_check(const struct rp_plan_options *options, uint64_t
 }
 
 static rp_status tell(rp_status status, char *message, size_t size, const struct rp_schedule_error *error) {
+  struct rp_text text;
   if (!message || !size) return status;
-  if (status == RP_ERROR_LIMIT)
-    snprintf(message, size, "the sizes are too large to add up in 64 bits");
-  else if (!error || !error->message[0])
-    snprintf(message, size, "%s", rp_status_text(status));
-  else if (error->row == SIZE_MAX)
-    snprintf(message, size, "%s%s%s", error->token, error->token[0] ? ": " : "", error->message);
-  else if (error->column == SIZE_MAX)
-    snprintf(message, size, "row %zu: %s%s%s", error->row + 1, error->token, error->token[0] ? ": " : "",
-             error->message);
-  else
-    snprintf(message, size, "row %zu, column %zu: %s%s%s", error->row + 1, error->column + 1, error->token,
-             error->token[0] ? ": " : "", error->message);
+  rp_text_init(&text, message, size);
+  if (status == RP_ERROR_LIMIT || !error->message[0]) {
+    rp_text_string(&text, status == RP_ERROR_LIMIT ? "the sizes are too large to add up in 64 bits"
+                                                   : rp_status_text(status));
+    return status;
+  }
+  if (error->row != SIZE_MAX) rp_text_format(&text, "row %zu", error->row + 1);
+  if (error->row != SIZE_MAX && error->column != SIZE_MAX)
+    rp_text_format(&text, ", column %zu", error->column + 1);
+  if (error->row != SIZE_MAX) rp_text_string(&text, ": ");
+  if (error->token[0]) rp_text_format(&text, "%s: ", error->token);
+  rp_text_string(&text, error->message);
   return status;
 }
 
@@ -137,7 +138,7 @@ rp_status rp_plan_pool_get(const struct rp_plan *plan, size_t index, struct rp_p
   return RP_OK;
 }
 
-void rp_plan_totals(const struct rp_plan *plan, struct rp_plan_totals *out) {
+void rp_plan_totals_get(const struct rp_plan *plan, struct rp_plan_totals *out) {
   *out = (struct rp_plan_totals){0};
   for (size_t i = 0; i < plan->class_count; i++) {
     out->buffers += plan->classes[i].buffers;

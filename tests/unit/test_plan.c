@@ -56,7 +56,7 @@ static void test_1f1b(void **state) {
   assert_int_equal(rank.bytes_stock, 128 * bytes);
   assert_int_equal(rank.bytes_pooled, 10 * bytes);
   struct rp_plan_totals totals;
-  rp_plan_totals(plan, &totals);
+  rp_plan_totals_get(plan, &totals);
   assert_int_equal(totals.buffers, 14 * 64);
   assert_int_equal(totals.slots, (7 + 6 + 5 + 4 + 3 + 2 + 1) + 7 * 1 + 14 * 2);
   uint32_t slot;
@@ -171,8 +171,8 @@ static void test_mixed_sizes(void **state) {
       assert_sound(plans[mixed]);
     }
     struct rp_plan_totals separate, together;
-    rp_plan_totals(plans[0], &separate);
-    rp_plan_totals(plans[1], &together);
+    rp_plan_totals_get(plans[0], &separate);
+    rp_plan_totals_get(plans[1], &together);
     assert_true(together.bytes_pooled <= separate.bytes_pooled);
     assert_int_equal(together.bytes_stock, separate.bytes_stock);
     better += together.bytes_pooled < separate.bytes_pooled;
