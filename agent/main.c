@@ -35,12 +35,14 @@ static void print_help(FILE *out) {
 }
 
 void rp_cmd_error(const char *subcommand, const char *format, ...) {
+  char line[8192];
   va_list arguments;
   va_start(arguments, format);
-  fprintf(stderr, "recvpool %s: ", subcommand);
-  vfprintf(stderr, format, arguments);
-  fputc('\n', stderr);
+  vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
+  for (char *c = line; *c; c++) /* a path or an argument must not break the line */
+    if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+  fprintf(stderr, "recvpool %s: %s\n", subcommand, line);
 }
 
 int main(int argc, char **argv) {
