@@ -39,7 +39,7 @@ enum rp_plan_granularity {
 };
 
 /** Options of a plan. Start from RP_PLAN_OPTIONS_INIT, which sets `size`; fields added in later versions are
- * zero then. */
+ * zero then. NULL in place of options means RP_PLAN_OPTIONS_INIT. */
 struct rp_plan_options {
   size_t size;                  /**< sizeof(struct rp_plan_options) */
   const uint64_t *tensor_bytes; /**< of each tensor that a microbatch passes on; NULL = unknown */
