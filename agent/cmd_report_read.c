@@ -14,7 +14,7 @@
 
 static rp_status skip(struct rp_read_set *set, const char *path, const char *reason) {
   if (!set->skipped) set->skipped = json_array();
-  rp_cmd_error("report", "skipping %s: %s", path, reason);
+  rp_cmd_error(set->command ? set->command : "report", "skipping %s: %s", path, reason);
   json_t *entry = json_pack("{s:s, s:s}", "path", path, "reason", reason);
   if (!entry) /* the path is not UTF-8 */
     entry = json_pack("{s:s, s:s}", "path", "(name is not UTF-8)", "reason", reason);

@@ -44,7 +44,8 @@ struct rp_read_set {
   struct rp_read_report *reports;
   size_t count;
   size_t job_count;
-  json_t *skipped; /**< array of {path, reason} */
+  json_t *skipped;     /**< array of {path, reason} */
+  const char *command; /**< subcommand that reads, for messages; NULL = report */
 };
 
 /** Adds FILE, or every *.json of folder DIR whose name does not begin with a dot. What cannot be used is

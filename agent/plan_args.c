@@ -283,6 +283,19 @@ static int usage(const char *message) {
   return RP_EXIT_USAGE;
 }
 
+/* Options that change a schedule say nothing about a run or a plan that was made already. */
+static int check_schedule_options(const struct rp_plan_arguments *a) {
+  const struct rp_plan_options *o = &a->options;
+  size_t length = a->lowered ? strlen(a->lowered) : 0;
+  bool saved = a->compare && length > 5 && strcmp(a->lowered + length - 5, ".json") == 0;
+  if ((a->schedule || a->lowered) && !saved) return -1;
+  if (o->forward_only || o->post_at_use || o->receive_ahead || o->torch_version || o->tensor_count)
+    return usage(
+        "a run or a saved plan says itself what is received when: leave off --buffer-bytes, --tensor, "
+        "--forward-only, --post-at-use, --receive-ahead and --torch");
+  return -1;
+}
+
 /* What options need of one another. */
 static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
   int sources = !!a->schedule + !!a->lowered + !!a->from_report;
@@ -306,7 +319,7 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
   if (a->json && a->timeline) return usage("--json prints its document alone: leave off --show-timeline");
   if (!a->schedule && (a->stages || a->microbatches || a->ranks))
     return usage("--stages, --ranks and --microbatches belong to --schedule; a file says them itself");
-  if (!a->schedule) return -1;
+  if (!a->schedule) return check_schedule_options(a);
   if (!a->stages || !a->microbatches) return usage("--schedule needs --stages and --microbatches");
   if (!a->ranks) a->ranks = a->stages;
   if (a->stages % a->ranks)

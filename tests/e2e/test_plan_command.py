@@ -243,6 +243,8 @@ class RefusalTest(PlanTestCase):
             "--compare only says": ["--compare", *ONE_F_ONE_B, self.folder, "--output", self.folder + "/plan.json"],
             "leave off --json": ["--compare", *ONE_F_ONE_B, self.folder, "--json"],
             "leave off --show-timeline": [*ONE_F_ONE_B, "--json", "--show-timeline"],
+            "a run or a saved plan says itself": ["--from-report", self.folder, "--buffer-bytes", "1MiB"],
+            "leave off --buffer-bytes, --tensor": ["--compare", "plan.json", self.folder, "--receive-ahead", "1"],
             "--tensor is '3x0x5:bf16'": [*ONE_F_ONE_B, "--tensor", "3x0x5:bf16"],
         }.items():
             with self.subTest(words):
@@ -283,7 +285,8 @@ class RefusalTest(PlanTestCase):
             whole = file.read()
         for words, change in {"not whole JSON": lambda d: None, "is not a plan": lambda d: d.update(schema="x"),
                               "version '3.0'": lambda d: d.update(schema_version="3.0"),
-                              "lists of receives": lambda d: d["ranks"][1]["receives"]["stage"].pop()}.items():
+                              "lists of receives": lambda d: d["ranks"][1]["receives"]["stage"].pop(),
+                              "receives are missing or wrong": lambda d: d["ranks"].reverse()}.items():
             document = json.loads(whole)
             change(document)
             self.write("plan.json", json.dumps(document)[: -9 if words == "not whole JSON" else None])
@@ -361,6 +364,7 @@ class ObservedTest(PlanTestCase):
                  zip(self.read_reports(), sorted(glob.glob(self.reports_dir + "/*.json")))}
         with open(paths[1], "r+") as file:
             file.truncate(500)
+        self.assertIn("recvpool plan: skipping", self.plan("--from-report", self.reports_dir).stderr)
         torn = self.document("--from-report", self.reports_dir)
         self.assertEqual(torn["provenance"]["note"], "Reports of 3 of 4 ranks: what the others receive is not counted.")
         self.assertEqual(torn["ranks"][1]["pools"], [])
