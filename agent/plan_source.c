@@ -11,10 +11,13 @@
 #define MOST_RANKS 65536
 #define MOST_PAIRS ((uint64_t)1 << 26) /* stages * microbatches */
 
+/* Reads to the end, or a little beyond the first NUL: no schedule has one, and the reader of schedules says
+ * so. */
 static char *read_file(const char *path, size_t *length) {
   FILE *file = fopen(path, "re");
   char *text = NULL;
   size_t used = 0, capacity = 0, got = 0;
+  bool binary = false;
   if (!file) return NULL;
   do {
     used += got;
@@ -27,7 +30,9 @@ static char *read_file(const char *path, size_t *length) {
       }
       text = grown;
     }
-  } while ((got = fread(text + used, 1, capacity - used, file)) > 0);
+    got = binary ? 0 : fread(text + used, 1, capacity - used, file);
+    binary = got && memchr(text + used, 0, got);
+  } while (got > 0);
   if (ferror(file)) goto failed;
   fclose(file);
   *length = used;

@@ -278,6 +278,14 @@ class RefusalTest(PlanTestCase):
             with self.subTest(words):
                 self.assert_refused(1, words, "--lowered", self.write("bad.csv", content))
 
+    def test_a_line_of_a_gigabyte(self):
+        path = self.write("long.csv", "0F0,0B0,")
+        os.truncate(path, 1 << 30)
+        self.assert_refused(1, "row 1, column 3: \\x00", "--lowered", path)
+
+    def test_what_never_ends(self):
+        self.assert_refused(1, "byte 0x00", "--lowered", "/dev/zero")
+
     def test_damaged_plan(self):
         path = os.path.join(self.folder, "plan.json")
         self.assert_success(self.plan(*ONE_F_ONE_B, "--output", path))
