@@ -23,13 +23,22 @@ static uint64_t next_seq;                    /* lock */
 static uint64_t events_lost;                 /* lock */
 static struct rp_comm_info comms[COMMS_MAX]; /* lock */
 static size_t comm_count;                    /* lock */
+static bool comm_ended[COMMS_MAX];           /* lock */
 static struct rp_post_table posts;           /* lock */
 static bool profiler_expected;               /* lock */
 static uint64_t unmatched, matched;          /* lock */
 static uint64_t interposed_transfers;        /* lock */
 static struct rp_range_filter filter;        /* written under lock, read by anybody */
 static _Atomic uint64_t first_receive_ns;
-static uint32_t own_pid; /* set once, before any event */
+static _Atomic uint64_t nested_lost; /* events from inside the lock, see rp_lock */
+static uint32_t own_pid;             /* set once, before any event */
+
+/* False (and an event less) where this thread is inside the lock already. */
+static bool lock_events(void) {
+  bool taken = rp_lock(&lock);
+  if (!taken) atomic_fetch_add_explicit(&nested_lost, 1, memory_order_relaxed);
+  return taken;
+}
 
 /* ---- events ---- */
 
@@ -68,9 +77,9 @@ static void hand_over(struct rp_event *event) {
 static void emit(struct rp_event *event) {
   event->device = rp_driver_current_device();
   event->operations = operations_begun();
-  pthread_mutex_lock(&lock);
+  if (!lock_events()) return;
   hand_over(event);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 static uint16_t capture_flag(uint64_t stream) {
@@ -109,10 +118,9 @@ static void note_name(uint64_t function, const char *symbol) {
   if (rp_names_known(function, generation)) return;
   char name[256];
   if (!symbol && rp_driver_function_name(function, name, sizeof name)) symbol = name;
-  if (!symbol) return;
-  pthread_mutex_lock(&lock);
+  if (!symbol || !rp_lock(&lock)) return;
   rp_names_note(function, generation, symbol);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words,
@@ -125,7 +133,7 @@ static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch
   base.operations = operations_begun() - 1; /* begun before this launch */
   note_name(launch->function, launch->symbol);
   rp_count(&rp_thread_counts()->hits, 1);
-  pthread_mutex_lock(&lock);
+  if (!lock_events()) return;
   for (size_t i = 0; i < words->count && tracker; i++) {
     if (!words->words[i].hit || named_before(words, i)) continue;
     struct rp_event event = base;
@@ -135,17 +143,25 @@ static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch
     hand_over(&event);
     base.flags |= RP_EVENT_FLAG_INPLACE;
   }
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
+}
+
+/* NCCL may launch from a thread of its own (communicators that do not block), where the call stack does not
+ * tell; its inlined work names the buffers of the transfer. */
+static bool is_nccl_kernel(const struct rp_cuda_launch *launch) {
+  char name[256];
+  if (launch->symbol) return rp_launch_is_nccl(launch->symbol);
+  return rp_driver_function_name(launch->function, name, sizeof name) && rp_launch_is_nccl(name);
 }
 
 static void launch_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words) {
-  take_hit(launch, words, RP_SOURCE_CUPTI);
+  if (!is_nccl_kernel(launch)) take_hit(launch, words, RP_SOURCE_CUPTI);
 }
 
 void rp_agent_launch(const struct rp_cuda_launch *launch) {
   struct rp_launch_words words;
   if (!launch_begun()) return;
-  if (rp_launch_scan(launch, &rp_agent_sink()->filter, &words))
+  if (rp_launch_scan(launch, &rp_agent_sink()->filter, &words) && !is_nccl_kernel(launch))
     take_hit(launch, &words, RP_SOURCE_INTERPOSER);
 }
 
@@ -163,7 +179,7 @@ static void take_copy(const struct rp_cuda_op *op, enum rp_event_source source) 
   event.device = rp_driver_current_device();
   event.operations = operations_begun() - 1;
   rp_count(&rp_thread_counts()->hits, 1);
-  pthread_mutex_lock(&lock);
+  if (!lock_events()) return;
   if (reads) {
     event.address = op->source;
     event.bytes = op->source_bytes;
@@ -176,7 +192,7 @@ static void take_copy(const struct rp_cuda_op *op, enum rp_event_source source) 
     event.bytes = op->bytes;
     hand_over(&event);
   }
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 static void take_memset(const struct rp_cuda_op *op, enum rp_event_source source) {
@@ -191,9 +207,9 @@ static void take_memset(const struct rp_cuda_op *op, enum rp_event_source source
   rp_count(&rp_thread_counts()->hits, 1);
   event.device = rp_driver_current_device();
   event.operations = operations_begun() - 1;
-  pthread_mutex_lock(&lock);
+  if (!lock_events()) return;
   hand_over(&event);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 static void take_plain(const struct rp_cuda_op *op, enum rp_event_source source) {
@@ -263,11 +279,11 @@ void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t addre
   event.flags = capture_flag(stream);
   event.device = rp_driver_current_device();
   event.operations = operations_begun();
-  pthread_mutex_lock(&lock);
+  if (!lock_events()) return;
   interposed_transfers++;
   if (profiler_expected) rp_posts_add(&posts, receive, peer, address);
   hand_over(&event);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
   if (receive) note_first_receive();
 }
 
@@ -282,11 +298,21 @@ static struct rp_comm_info *find_comm(uint64_t comm) {
   return NULL;
 }
 
-/* Under the lock. A destroyed communicator stays listed: the report names it. */
+/* Under the lock: a new entry, or that of a communicator that was destroyed; NULL where all are in use. */
+static struct rp_comm_info *comm_place(void) {
+  if (comm_count < COMMS_MAX) return &comms[comm_count++];
+  for (size_t i = 0; i < COMMS_MAX; i++)
+    if (comm_ended[i]) return &comms[i];
+  return NULL;
+}
+
+/* Under the lock. A destroyed communicator stays listed, for the report names it, while there is room. */
 static void remember_comm(const struct rp_comm_info *info) {
   struct rp_comm_info *place = find_comm(info->comm);
-  if (!place && comm_count < COMMS_MAX) place = &comms[comm_count++];
-  if (place) *place = *info;
+  if (!place) place = comm_place();
+  if (!place) return;
+  *place = *info;
+  comm_ended[place - comms] = false;
 }
 
 static void introduce_comm(const struct rp_comm_info *info, enum rp_event_source source) {
@@ -297,10 +323,10 @@ static void introduce_comm(const struct rp_comm_info *info, enum rp_event_source
   event.aux = info->id_hash;
   event.device = rp_driver_current_device();
   event.operations = operations_begun();
-  pthread_mutex_lock(&lock);
+  if (!lock_events()) return;
   remember_comm(info);
   hand_over(&event);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 void rp_agent_comm_init(uint64_t comm, int32_t rank, int32_t ranks, uint64_t id_hash) {
@@ -312,33 +338,40 @@ void rp_agent_comm_destroy(uint64_t comm, bool aborted) {
   struct rp_event event = new_event(RP_EVENT_COMM_DESTROY, RP_SOURCE_INTERPOSER);
   event.comm = comm;
   event.aux = aborted;
-  emit(&event);
+  event.device = rp_driver_current_device();
+  event.operations = operations_begun();
+  if (!lock_events()) return;
+  const struct rp_comm_info *info = find_comm(comm);
+  if (info) comm_ended[info - comms] = true;
+  hand_over(&event);
+  rp_unlock(&lock);
 }
 
 uint64_t rp_agent_comm_hash(uint64_t comm) {
-  pthread_mutex_lock(&lock);
+  if (!rp_lock(&lock)) return 0;
   const struct rp_comm_info *info = find_comm(comm);
   uint64_t hash = info ? info->id_hash : 0;
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
   return hash;
 }
 
 void rp_agent_expect_profiler(void) {
-  pthread_mutex_lock(&lock);
+  if (!rp_lock(&lock)) return;
   profiler_expected = true;
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 /* Whether an interposed call announced this transfer; counts either way. */
 static bool announced(bool receive, int32_t peer, uint64_t address, bool *new_comm, uint64_t comm) {
-  pthread_mutex_lock(&lock);
+  *new_comm = false;
+  if (!lock_events()) return true; /* not known, so not counted twice */
   bool found = rp_posts_take(&posts, receive, peer, address);
   if (found)
     matched++;
   else
     unmatched++;
   *new_comm = !found && !find_comm(comm);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
   return found;
 }
 
@@ -383,10 +416,10 @@ static void take_label(const char *text) {
   event.function = text ? id : 0;
   event.aux = text != NULL;
   event.operations = operations_begun();
-  pthread_mutex_lock(&lock);
+  if (!lock_events()) return;
   if (text && !rp_names_known(id, 0)) rp_names_note(id, 0, text);
   hand_over(&event);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 static const struct rp_cuda_sink sink = {
@@ -413,16 +446,19 @@ rp_status rp_agent_start(const struct rp_config *config) {
   own_pid = (uint32_t)getpid();
   struct rp_tracker *created = rp_tracker_create(&options, &to_filter);
   if (!created) return RP_ERROR_NO_MEMORY;
-  pthread_mutex_lock(&lock);
+  if (!rp_lock(&lock)) {
+    rp_tracker_destroy(created);
+    return RP_ERROR_STATE;
+  }
   tracker = created;
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
   return RP_OK;
 }
 
 void rp_agent_finish(void) {
-  pthread_mutex_lock(&lock);
+  if (!rp_lock(&lock)) return;
   if (tracker) rp_tracker_finish(tracker, rp_now_ns());
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 const char *rp_agent_function_name(void *context, uint64_t function) {
@@ -446,12 +482,13 @@ rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *c
                            struct rp_comm_info *out_comms, size_t capacity, size_t *out_count) {
   memset(snapshot, 0, sizeof *snapshot);
   memset(cost, 0, sizeof *cost);
-  pthread_mutex_lock(&lock);
+  *out_count = 0;
+  if (!rp_lock(&lock)) return RP_ERROR_STATE;
   rp_status status = tracker ? rp_tracker_snapshot(tracker, snapshot) : RP_ERROR_STATE;
   *out_count = comm_count < capacity ? comm_count : capacity;
   memcpy(out_comms, comms, *out_count * sizeof comms[0]);
-  cost->events_lost = events_lost;
-  pthread_mutex_unlock(&lock);
+  cost->events_lost = events_lost + atomic_load_explicit(&nested_lost, memory_order_relaxed);
+  rp_unlock(&lock);
   fill_cost(cost, snapshot);
   return status;
 }
@@ -461,15 +498,16 @@ uint64_t rp_agent_first_receive_ns(void) {
 }
 
 uint64_t rp_agent_interposed_transfers(void) {
-  pthread_mutex_lock(&lock);
+  if (!rp_lock(&lock)) return 0;
   uint64_t count = interposed_transfers;
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
   return count;
 }
 
 void rp_agent_profiler_counts(uint64_t *out_unmatched, uint64_t *out_matched) {
-  pthread_mutex_lock(&lock);
+  *out_unmatched = *out_matched = 0;
+  if (!rp_lock(&lock)) return;
   *out_unmatched = unmatched;
   *out_matched = matched;
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }

@@ -18,10 +18,10 @@ static int print_help(void) {
          "Shows the reports in FILEs and DIRs [%s]: per rank, direction and stage\n"
          "  N          receive buffers used in a step\n"
          "  D          most of them in use at once (least-most where steps differ)\n"
-         "  K          buffers that a pool would hold: D plus slack\n"
+         "  K          buffers that a pool would hold: D plus slack, at most N\n"
          "  held       bytes allocated for them, needed at depth D, and what pooling would save\n"
          "A folder may hold several runs: processes that share an NCCL communicator are shown as one job.\n\n"
-         "  --json     one JSON document on stdout (dashboards/schema/job.schema.json)\n"
+         "  --json     one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
          "  --help     this text\n",
          dir);
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;

@@ -14,7 +14,7 @@
 
 static rp_status skip(struct rp_read_set *set, const char *path, const char *reason) {
   if (!set->skipped) set->skipped = json_array();
-  rp_cmd_error(set->command ? set->command : "report", "skipping %s: %s", path, reason);
+  rp_cmd_error(set->subcommand ? set->subcommand : "report", "skipping %s: %s", path, reason);
   json_t *entry = json_pack("{s:s, s:s}", "path", path, "reason", reason);
   if (!entry) /* the path is not UTF-8 */
     entry = json_pack("{s:s, s:s}", "path", "(name is not UTF-8)", "reason", reason);
@@ -70,16 +70,24 @@ static int is_report_name(const struct dirent *entry) {
   return entry->d_name[0] != '.' && dot && strcmp(dot, ".json") == 0;
 }
 
+/* In a folder only plain files are read: a pipe would be waited for, and folders are not descended into. */
+static rp_status add_entry(struct rp_read_set *set, const char *path) {
+  struct stat info;
+  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return skip(set, path, "not a regular file");
+  return add_file(set, path);
+}
+
 static rp_status add_folder(struct rp_read_set *set, const char *dir) {
   struct dirent **entries = NULL;
   int count = scandir(dir, &entries, is_report_name, alphasort);
   if (count < 0) return skip(set, dir, strerror(errno));
   rp_status status = RP_OK;
+  const char *slash = dir[0] && dir[strlen(dir) - 1] == '/' ? "" : "/";
   for (int i = 0; i < count; i++) {
     size_t size = strlen(dir) + strlen(entries[i]->d_name) + 2;
     char *path = malloc(size);
-    if (path) snprintf(path, size, "%s/%s", dir, entries[i]->d_name);
-    if (status == RP_OK) status = path ? add_file(set, path) : RP_ERROR_NO_MEMORY;
+    if (path) snprintf(path, size, "%s%s%s", dir, slash, entries[i]->d_name);
+    if (status == RP_OK) status = path ? add_entry(set, path) : RP_ERROR_NO_MEMORY;
     free(path);
     free(entries[i]);
   }
@@ -101,6 +109,18 @@ static json_int_t process_integer(const struct rp_read_report *report, const cha
 
 static double start_seconds(const struct rp_read_report *report) {
   return json_number_value(json_object_get(json_object_get(report->json, "process"), "start_unix_seconds"));
+}
+
+static double written_seconds(const struct rp_read_report *report) {
+  return json_number_value(json_object_get(report->json, "written_unix_seconds"));
+}
+
+static bool same_process(const struct rp_read_report *a, const struct rp_read_report *b) {
+  const json_t *x = json_object_get(a->json, "process"), *y = json_object_get(b->json, "process");
+  static const char *const keys[] = {"host", "pid", "start_monotonic_ns"};
+  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+    if (!json_equal(json_object_get(x, keys[i]), json_object_get(y, keys[i]))) return false;
+  return true;
 }
 
 static int by_job_and_rank(const void *a_pointer, const void *b_pointer) {
@@ -155,6 +175,35 @@ static void number_jobs(struct rp_read_set *set) {
   }
 }
 
+/* The report of the same process among the first `count`, which are sorted by start, or NULL. */
+static struct rp_read_report *find_same(struct rp_read_report *reports, size_t count,
+                                        const struct rp_read_report *as) {
+  for (size_t i = count; i-- > 0 && start_seconds(&reports[i]) == start_seconds(as);)
+    if (same_process(&reports[i], as)) return &reports[i];
+  return NULL;
+}
+
+/* A file named twice, or named beside its folder, is one process and is counted once; of two states of it the
+ * later one counts. The set is sorted by start. */
+static void drop_repeated(struct rp_read_set *set) {
+  size_t kept = 0;
+  for (size_t i = 0; i < set->count; i++) {
+    struct rp_read_report report = set->reports[i], *same = find_same(set->reports, kept, &report);
+    if (!same) {
+      set->reports[kept++] = report;
+      continue;
+    }
+    if (written_seconds(&report) > written_seconds(same)) {
+      struct rp_read_report earlier = *same;
+      *same = report;
+      report = earlier;
+    }
+    free(report.path);
+    json_decref(report.json);
+  }
+  set->count = kept;
+}
+
 rp_status rp_read_finish(struct rp_read_set *set) {
   json_t *owner = json_object();
   if (!owner || (!set->skipped && !(set->skipped = json_array()))) {
@@ -162,6 +211,7 @@ rp_status rp_read_finish(struct rp_read_set *set) {
     return RP_ERROR_NO_MEMORY;
   }
   if (set->count) qsort(set->reports, set->count, sizeof *set->reports, by_start);
+  drop_repeated(set);
   rp_status status = RP_OK;
   for (size_t i = 0; i < set->count; i++)
     set->reports[i].job = set->count + i; /* above every final number */

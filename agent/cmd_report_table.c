@@ -11,7 +11,7 @@
 /* What the channels of a set say together, for the conclusion. */
 struct summary {
   size_t channels, poolable, just_in_time, unbounded, within_slack, too_few, other;
-  uint64_t held_bytes, needed_bytes, saved_bytes;
+  uint64_t held_bytes, needed_bytes, saved_bytes, small_receives;
   bool activations_unbounded, gradients_unbounded, estimate;
 };
 
@@ -20,10 +20,11 @@ static const char *text_of(const json_t *object, const char *key, const char *ot
   return text ? text : otherwise;
 }
 
-/* Text from a file, which may hold what a terminal would obey: control characters become '?'. */
-static void print_plain(FILE *out, const char *text) {
-  for (; *text; text++)
-    fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+/* Text from a file, cut to what fits, without what a terminal would obey. */
+static const char *plain_text(const char *text, char *out, size_t out_size) {
+  snprintf(out, out_size, "%s", text);
+  rp_cmd_plain(out);
+  return out;
 }
 
 static uint64_t count_of(const json_t *object, const char *key) {
@@ -42,7 +43,10 @@ static bool in_job(const struct rp_read_set *set, size_t report, size_t job) {
 uint64_t rp_report_total(const struct rp_read_set *set, size_t job, const char *key) {
   uint64_t sum = 0;
   for (size_t i = 0; i < set->count; i++)
-    if (in_job(set, i, job)) sum += count_of(json_object_get(set->reports[i].json, "totals"), key);
+    if (in_job(set, i, job)) {
+      uint64_t more = count_of(json_object_get(set->reports[i].json, "totals"), key);
+      sum = more > INT64_MAX - sum ? INT64_MAX : sum + more; /* JSON has no more room */
+    }
   return sum;
 }
 
@@ -94,14 +98,28 @@ static void conclude_saving(const struct summary *summary, char *out, size_t out
            summary->estimate ? "about " : "", saved, held, rest);
 }
 
+/* How many receives were seen, where all of them are below the threshold; else 0. */
+static uint64_t small_receives(const json_t *report) {
+  const json_t *events = json_object_get(report, "events"), *dropped = json_object_get(events, "dropped");
+  uint64_t seen = count_of(json_object_get(events, "by_kind"), "recv");
+  bool lost = count_of(dropped, "lifetimes") || count_of(dropped, "events");
+  return lost || json_array_size(json_object_get(report, "channels")) || count_of(events, "ignored") < seen
+             ? 0
+             : seen;
+}
+
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct summary summary = {0};
   for (size_t i = 0; i < set->count; i++) {
     const json_t *channels = json_object_get(set->reports[i].json, "channels");
     for (size_t c = 0; in_job(set, i, job) && c < json_array_size(channels); c++)
       summarise(&summary, json_array_get(channels, c));
+    if (in_job(set, i, job)) summary.small_receives += small_receives(set->reports[i].json);
   }
-  if (summary.channels == 0)
+  if (summary.channels == 0 && summary.small_receives > 0)
+    snprintf(out, out_size,
+             "only receives below --min-bytes were seen, so there is nothing to say about pooling.");
+  else if (summary.channels == 0)
     snprintf(out, out_size, "no receives were seen, so there is nothing to say about pooling.");
   else if (summary.saved_bytes > 0)
     conclude_saving(&summary, out, out_size);
@@ -138,14 +156,15 @@ static void format_process(const json_t *report, char *rank, char *process, size
     snprintf(rank, size, "-");
   snprintf(process, size, "%.40s:%llu", text_of(identity, "host", "?"),
            (unsigned long long)count_of(identity, "pid"));
-  for (char *c = process; *c; c++)
-    if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+  rp_cmd_plain(process);
 }
 
-#define ROW "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s  %s\n"
+#define COLUMNS "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s"
+#define ROW COLUMNS "  %s\n"
 
 static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel) {
-  char stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32], needed[32], saved[32];
+  char direction[32], reason[64], stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32],
+      needed[32], saved[32];
   const json_t *from = json_object_get(channel, "peer");
   snprintf(stage, sizeof stage, "%llu", (unsigned long long)count_of(channel, "stage_ordinal"));
   snprintf(peer, sizeof peer, json_is_integer(from) ? "%lld" : "-", (long long)json_integer_value(from));
@@ -156,8 +175,22 @@ static void print_channel(FILE *out, const char *rank, const char *process, cons
   format_bytes(count_of(channel, "held_bytes"), held, sizeof held);
   format_bytes(count_of(channel, "needed_bytes"), needed, sizeof needed);
   format_bytes(count_of(channel, "would_save_bytes"), saved, sizeof saved);
-  fprintf(out, ROW, rank, process, text_of(channel, "direction", "unknown"), stage, peer, buffers, depth,
-          slots, size, held, needed, saved, reason_of(channel));
+  fprintf(out, ROW, rank, process,
+          plain_text(text_of(channel, "direction", "unknown"), direction, sizeof direction), stage, peer,
+          buffers, depth, slots, size, held, needed, saved,
+          plain_text(reason_of(channel), reason, sizeof reason));
+}
+
+static void print_no_channel(FILE *out, const char *rank, const char *process, const json_t *report) {
+  char least[32];
+  uint64_t small = small_receives(report);
+  format_bytes(count_of(json_object_get(report, "configuration"), "min_bytes"), least, sizeof least);
+  fprintf(out, "%-5s %-22s ", rank, process);
+  if (small)
+    fprintf(out, "no receives of %s or more, %llu smaller ones (--min-bytes)\n", least,
+            (unsigned long long)small);
+  else
+    fputs("no receives seen\n", out);
 }
 
 static void print_report(FILE *out, const json_t *report) {
@@ -166,7 +199,7 @@ static void print_report(FILE *out, const json_t *report) {
   format_process(report, rank, process, sizeof rank);
   for (size_t c = 0; c < json_array_size(channels); c++)
     print_channel(out, rank, process, json_array_get(channels, c));
-  if (json_array_size(channels) == 0) fprintf(out, "%-5s %-22s %s\n", rank, process, "no receives seen");
+  if (json_array_size(channels) == 0) print_no_channel(out, rank, process, report);
 }
 
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
@@ -179,7 +212,7 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
     if (processes++ == 0 || start < first) first = start;
   }
   char when[32] = "?";
-  time_t seconds = (time_t)first;
+  time_t seconds = first > 0 && first < 1e12 ? (time_t)first : 0;
   struct tm broken;
   if (gmtime_r(&seconds, &broken)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%SZ", &broken);
   if (set->job_count > 1)
@@ -192,7 +225,7 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   format_bytes(rp_report_total(set, job, "held_bytes"), held, sizeof held);
   format_bytes(rp_report_total(set, job, "needed_bytes"), needed, sizeof needed);
   format_bytes(rp_report_total(set, job, "would_save_bytes"), saved, sizeof saved);
-  fprintf(out, ROW, "total", "", "", "", "", "", "", "", "", held, needed, saved, "");
+  fprintf(out, COLUMNS "\n", "total", "", "", "", "", "", "", "", "", held, needed, saved);
 }
 
 /* Counts one line among those said before; lines that many processes say are printed once. */
@@ -239,8 +272,8 @@ static void print_notes(FILE *out, const struct rp_read_set *set) {
   json_t *count;
   json_object_foreach(notes, text, count) {
     long long times = json_integer_value(count);
-    fputs("note: ", out);
-    print_plain(out, text);
+    char line[1024];
+    fprintf(out, "note: %s", plain_text(text, line, sizeof line));
     fprintf(out, times > 1 ? " (%lld processes)\n" : "\n", times);
   }
   json_decref(notes);

@@ -63,7 +63,10 @@ static int print_help(void) {
     char shown[64];
     snprintf(shown, sizeof shown, "--%s%s%s", option->name, option->has_arg ? " " : "",
              option->has_arg ? row->values : "");
-    printf("  %-32s %s [%s]\n", shown, row->help, row->default_text);
+    if (option->has_arg)
+      printf("  %-32s %s [%s]\n", shown, row->help, row->default_text);
+    else
+      printf("  %-32s %s\n", shown, row->help);
   }
   puts("  --help                           this text");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
@@ -72,8 +75,11 @@ static int print_help(void) {
 int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optind_before) {
   /* optind has moved past a long option, but not past a cluster of short ones */
   const char *text = argv[optind > optind_before ? optind - 1 : optind_before];
+  const char *equals = strchr(text, '=');
   if (answer == ':')
     rp_cmd_error(subcommand, "option %s needs a value; recvpool %s --help tells which", text, subcommand);
+  else if (optopt && equals) /* getopt_long knows the option: it is the value that it refuses */
+    rp_cmd_error(subcommand, "option %.*s takes no value", (int)(equals - text), text);
   else
     rp_cmd_error(subcommand,
                  "there is no option %s; recvpool %s --help lists them (put -- before the command)", text,

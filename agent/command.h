@@ -24,6 +24,9 @@ int rp_cmd_plan(int argc, char **argv);
 
 /** Prints "recvpool SUBCOMMAND: message" on stderr, as one line. */
 void rp_cmd_error(const char *subcommand, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Replaces what a terminal would obey (control characters of ASCII and, as UTF-8, of Latin-1) by '?', in
+ * place. */
+void rp_cmd_plain(char *text);
 /** Says what is wrong with the option that getopt_long answered with '?' or ':'; returns RP_EXIT_USAGE. */
 int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optind_before);
 
@@ -44,14 +47,14 @@ struct rp_read_set {
   struct rp_read_report *reports;
   size_t count;
   size_t job_count;
-  json_t *skipped;     /**< array of {path, reason} */
-  const char *command; /**< subcommand that reads, for messages; NULL = report */
+  json_t *skipped;        /**< array of {path, reason} */
+  const char *subcommand; /**< named in messages; NULL: report */
 };
 
-/** Adds FILE, or every *.json of folder DIR whose name does not begin with a dot. What cannot be used is
+/** Adds FILE, or every *.json file of folder DIR whose name does not begin with a dot. What cannot be used is
  * added to `skipped` with the reason. RP_ERROR_NO_MEMORY is the only failure. */
 rp_status rp_read_add(struct rp_read_set *set, const char *path);
-/** Sorts the set and tells jobs apart. Call once, after the last rp_read_add. */
+/** Sorts the set, drops what was read twice and tells jobs apart. Call once, after the last rp_read_add. */
 rp_status rp_read_finish(struct rp_read_set *set);
 /** Frees what the set owns. */
 void rp_read_fini(struct rp_read_set *set);

@@ -149,8 +149,6 @@ static rp_status parse_verbose(struct rp_config *config, const char *value) {
 static rp_status parse_cupti(struct rp_config *config, const char *value) {
   if (strcmp(value, "always") == 0)
     config->cupti = RP_CUPTI_ALWAYS;
-  else if (strcmp(value, "learn") == 0)
-    config->cupti = RP_CUPTI_LEARN;
   else if (strcmp(value, "off") == 0)
     config->cupti = RP_CUPTI_OFF;
   else
@@ -162,20 +160,22 @@ static const struct variable variables[] = {
     {{"RECVPOOL_MODE", "observe | off", "observe", "trace and report, or do nothing"},
      "observe or off",
      parse_mode},
-    {{"RECVPOOL_REPORT_DIR", "DIR", "$XDG_RUNTIME_DIR/recvpool", "where each process writes its report"},
+    {{"RECVPOOL_REPORT_DIR", "DIR",
+      "$XDG_RUNTIME_DIR/recvpool, else /run/recvpool for root, else /tmp/recvpool-UID",
+      "where each process writes its report"},
      "the path of a folder",
      parse_report_dir},
     {{"RECVPOOL_INTERVAL", "SECONDS", "5", "how often the report is rewritten, 0.05 to 3600"},
      "seconds, 0.05 to 3600",
      parse_interval},
     {{"RECVPOOL_MIN_BYTES", "BYTES", "64KiB", "receives smaller than this are not looked at"},
-     "bytes, as in 65536 or 64KiB",
+     "bytes, at least 1, as in 65536 or 64KiB",
      parse_min_bytes},
     {{"RECVPOOL_SLACK", "COUNT", "2", "slots beyond the measured depth, 0 to 1024"},
      "a whole number, 0 to 1024",
      parse_slack},
-    {{"RECVPOOL_CUPTI", "always | learn | off", "always", "who holds the CUPTI subscription"},
-     "always, learn or off",
+    {{"RECVPOOL_CUPTI", "always | off", "always", "hold the only CUPTI subscription, or leave it to others"},
+     "always or off",
      parse_cupti},
     {{"RECVPOOL_VERBOSE", "0 | 1", "0", "say on stderr what the agent does"}, "0 or 1", parse_verbose},
 };

@@ -12,8 +12,8 @@
 #include "recvpool/status.h"
 
 enum rp_mode { RP_MODE_OBSERVE = 0, RP_MODE_OFF = 1 };
-/** Who holds the CUPTI subscription: the agent always, until the pattern is learned, or never. */
-enum rp_cupti_policy { RP_CUPTI_ALWAYS = 0, RP_CUPTI_LEARN = 1, RP_CUPTI_OFF = 2 };
+/** Who holds the CUPTI subscription: the agent, or others. */
+enum rp_cupti_policy { RP_CUPTI_ALWAYS = 0, RP_CUPTI_OFF = 1 };
 
 struct rp_config {
   enum rp_mode mode;          /**< RECVPOOL_MODE = observe | off */
@@ -22,7 +22,7 @@ struct rp_config {
   uint64_t min_bytes;         /**< RECVPOOL_MIN_BYTES, bytes or 64KiB / 1MiB …, default 64KiB */
   uint32_t slack;             /**< RECVPOOL_SLACK = 0 .. 1024, default 2 */
   bool verbose;               /**< RECVPOOL_VERBOSE = 0 | 1 */
-  enum rp_cupti_policy cupti; /**< RECVPOOL_CUPTI = always | learn | off */
+  enum rp_cupti_policy cupti; /**< RECVPOOL_CUPTI = always | off */
 };
 
 /** One row of the table of variables, for help texts. Strings are static. */

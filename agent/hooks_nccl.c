@@ -137,24 +137,39 @@ static int ask(void *function, const char *name, const void *comm) {
   return answer;
 }
 
-/* How often a communicator was split before. Beyond PARENTS communicators every split counts as the first. */
+/* How often each communicator was split. Beyond PARENTS communicators every split counts as the first. */
+#define PARENTS 64
+static struct {
+  const void *comm;
+  uint32_t splits;
+} parents[PARENTS]; /* parents_lock */
+static pthread_mutex_t parents_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* How often `parent` was split before; counts this one. */
 static uint32_t splits_of(const void *parent) {
-  enum { PARENTS = 64 };
-  static struct {
-    const void *comm;
-    uint32_t splits;
-  } parents[PARENTS];
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  uint32_t splits = 0;
-  pthread_mutex_lock(&lock);
-  for (int i = 0; i < PARENTS; i++) {
-    if (parents[i].comm && parents[i].comm != parent) continue;
-    parents[i].comm = parent;
-    splits = parents[i].splits++;
-    break;
+  uint32_t splits = 0, place = PARENTS;
+  if (!rp_lock(&parents_lock)) return 0;
+  for (uint32_t i = 0; i < PARENTS; i++)
+    if (!parents[i].comm) place = i;
+  for (uint32_t i = 0; i < PARENTS; i++)
+    if (parents[i].comm == parent) place = i;
+  if (place < PARENTS) {
+    parents[place].comm = parent;
+    splits = parents[place].splits++;
   }
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&parents_lock);
   return splits;
+}
+
+/* The handle of a destroyed communicator is given to another one, on each rank at another time. */
+static void forget_splits(const void *parent) {
+  if (!rp_lock(&parents_lock)) return;
+  for (uint32_t i = 0; i < PARENTS; i++)
+    if (parents[i].comm == parent) {
+      parents[i].comm = NULL;
+      parents[i].splits = 0;
+    }
+  rp_unlock(&parents_lock);
 }
 
 /* Every rank of the parent calls split, in the same order: parent, colour and how often it was split tell
@@ -180,7 +195,10 @@ SPLIT(pncclCommSplit)
 
 #define COMM_END(name, aborted)                                                                              \
   RP_HOOK(int, name, (void *comm)) {                                                                         \
-    if (rp_call_begin(RP_CALL_NCCL) && comm) rp_agent_comm_destroy(HANDLE(comm), aborted);                   \
+    if (rp_call_begin(RP_CALL_NCCL) && comm) {                                                               \
+      forget_splits(comm);                                                                                   \
+      rp_agent_comm_destroy(HANDLE(comm), aborted);                                                          \
+    }                                                                                                        \
     int result = real_##name(comm);                                                                          \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \

@@ -13,16 +13,17 @@
 
 typedef int get_function(void **function, const void *symbol);
 
-/* Host stubs of kernels and the driver's handles for them; direct-mapped, a lost entry is asked for again. */
-#define STUBS 1024 /* power of two */
-struct stub {
+/* Host symbols of kernels and the driver's handles for them; direct-mapped, a lost entry is asked for
+ * again. */
+#define HOST_SYMBOLS 1024 /* power of two */
+struct host_symbol {
   _Atomic uint64_t symbol;
   _Atomic uint64_t function;
 };
-static struct stub stubs[STUBS];
+static struct host_symbol host_symbols[HOST_SYMBOLS];
 
-static struct stub *stub_of(const void *symbol) {
-  return &stubs[((uint64_t)(uintptr_t)symbol * 0x9e3779b97f4a7c15u >> 40) & (STUBS - 1)];
+static struct host_symbol *host_symbol_slot(const void *symbol) {
+  return &host_symbols[((uint64_t)(uintptr_t)symbol * 0x9e3779b97f4a7c15u >> 40) & (HOST_SYMBOLS - 1)];
 }
 
 /* cudaGetFuncBySymbol of the runtime that this launch goes to; looked up once, NULL if it has none. */
@@ -42,24 +43,24 @@ static get_function *resolver(void *launch_function) {
   return (get_function *)function;
 }
 
-static bool known_stub(struct stub *stub, uint64_t key, uint64_t *function) {
-  if (atomic_load_explicit(&stub->symbol, memory_order_acquire) != key) return false;
-  *function = atomic_load_explicit(&stub->function, memory_order_acquire);
-  return atomic_load_explicit(&stub->symbol, memory_order_acquire) == key;
+static bool known_host_symbol(struct host_symbol *entry, uint64_t key, uint64_t *function) {
+  if (atomic_load_explicit(&entry->symbol, memory_order_acquire) != key) return false;
+  *function = atomic_load_explicit(&entry->function, memory_order_acquire);
+  return atomic_load_explicit(&entry->symbol, memory_order_acquire) == key;
 }
 
-static void remember_stub(struct stub *stub, uint64_t key, uint64_t function) {
-  atomic_store_explicit(&stub->symbol, 0, memory_order_release);
-  atomic_store_explicit(&stub->function, function, memory_order_release);
-  atomic_store_explicit(&stub->symbol, key, memory_order_release);
+static void remember_host_symbol(struct host_symbol *entry, uint64_t key, uint64_t function) {
+  atomic_store_explicit(&entry->symbol, 0, memory_order_release);
+  atomic_store_explicit(&entry->function, function, memory_order_release);
+  atomic_store_explicit(&entry->symbol, key, memory_order_release);
 }
 
-/* Handle behind a host stub, 0 if it cannot be told. The first time its layout is looked up too. With CUPTI
+/* Handle behind a host symbol, 0 if it cannot be told. The first time its layout is looked up too. With CUPTI
  * the answer is not needed, so a stream that is being captured is left in peace. */
 static uint64_t function_of(const void *symbol, void *launch_function, uint64_t stream) {
   uint64_t key = (uint64_t)(uintptr_t)symbol, function = 0;
-  struct stub *stub = stub_of(symbol);
-  if (known_stub(stub, key, &function)) return function;
+  struct host_symbol *entry = host_symbol_slot(symbol);
+  if (known_host_symbol(entry, key, &function)) return function;
   if (rp_cupti_active() && rp_driver_stream_capturing(stream)) return 0;
   get_function *get = resolver(launch_function);
   void *handle = NULL;
@@ -67,7 +68,7 @@ static uint64_t function_of(const void *symbol, void *launch_function, uint64_t 
     function = (uint64_t)(uintptr_t)handle;
     rp_launch_learn(function);
   }
-  remember_stub(stub, key, function);
+  remember_host_symbol(entry, key, function);
   return function;
 }
 

@@ -23,7 +23,6 @@ static void at_exit(void) {
   if (rp_state_get() != RP_STATE_ON || !rp_state_is_own_process()) return;
   int saved = errno;
   rp_state_set(RP_STATE_PASSIVE);
-  rp_agent_finish();
   rp_reporter_finish();
   errno = saved;
 }
@@ -81,8 +80,11 @@ int InitializeInjection(void) {
   static _Atomic bool begun;
   int saved = errno;
   if (!atomic_exchange(&begun, true)) {
+    int cancel_state;
     rp_state_set(RP_STATE_STARTING);
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state); /* reads files, takes locks */
     attach();
+    (void)pthread_setcancelstate(cancel_state, &cancel_state);
   }
   errno = saved;
   return 1;

@@ -3,12 +3,15 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "agent/signals_off.h"
 
 #define VERBOSE_LINES_MAX 1000
 
@@ -23,15 +26,20 @@ void rp_log_set_verbose(bool verbose) {
   atomic_store_explicit(&verbose_on, verbose, memory_order_relaxed);
 }
 
-/* A short write to a full pipe is the reader's affair; a line is never repeated. */
+/* What a reader has no room for now is dropped, so that nobody waits for it; a line is never repeated. */
 static void put(const char *text, size_t bytes) {
+  struct rp_signals_off guard;
+  rp_signals_off(&guard);
   while (bytes > 0) {
+    struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&room, 1, 0) <= 0 || !(room.revents & POLLOUT)) break;
     ssize_t written = write(STDERR_FILENO, text, bytes);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
+    if (written <= 0) break;
     text += written;
     bytes -= (size_t)written;
   }
+  rp_signals_back(&guard);
 }
 
 static void add(const char *text) {

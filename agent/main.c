@@ -1,5 +1,7 @@
 /* The recvpool command: picks the subcommand. */
+#include <limits.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,22 +36,29 @@ static void print_help(FILE *out) {
     fprintf(out, "  %-20s %s [%s]\n  %20s %s\n", row->name, row->values, row->default_text, "", row->help);
 }
 
+void rp_cmd_plain(char *text) {
+  for (unsigned char *c = (unsigned char *)text; *c; c++) {
+    bool latin = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
+    if (latin) c[1] = '?';
+    if (latin || *c < 0x20 || *c == 0x7f) *c = '?';
+  }
+}
+
 void rp_cmd_error(const char *subcommand, const char *format, ...) {
-  char line[8192];
+  char text[2 * PATH_MAX];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(line, sizeof line, format, arguments);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  for (char *c = line; *c; c++) /* a path or an argument must not break the line */
-    if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-  fprintf(stderr, "recvpool %s: %s\n", subcommand, line);
+  rp_cmd_plain(text);
+  fprintf(stderr, "recvpool %s: %s\n", subcommand, text);
 }
 
 int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "";
   for (size_t i = 0; i < SUBCOMMAND_COUNT; i++)
     if (strcmp(name, subcommands[i].name) == 0) return subcommands[i].run(argc - 1, argv + 1);
-  if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+  if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
     print_help(stdout);
     return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
   }
@@ -57,8 +66,10 @@ int main(int argc, char **argv) {
     puts("recvpool " RECVPOOL_VERSION);
     return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
   }
-  fprintf(stderr, "recvpool: %s%s%s; recvpool --help lists the subcommands\n",
-          argc > 1 ? "there is no subcommand '" : "", argc > 1 ? name : "a subcommand is needed",
-          argc > 1 ? "'" : "");
+  if (argc > 1)
+    fprintf(stderr, "recvpool: there is no %s '%s'; recvpool --help lists the subcommands\n",
+            name[0] == '-' ? "option" : "subcommand", name);
+  else
+    fputs("recvpool: a subcommand is needed; recvpool --help lists them\n", stderr);
   return RP_EXIT_USAGE;
 }

@@ -76,7 +76,7 @@ static int print_help(void) {
       "  --lowered FILE       schedule file of torch, with its transfers or without\n"
       "  --from-report PATH   reports of an observed run\n"
       "  --compare PLAN RUN   where RUN (reports) departs from PLAN: a saved plan (.json), a schedule file,\n"
-      "                       or, with RUN alone, what --schedule says\n\n"
+      "                       or, with RUN alone, what --schedule says; exit status 1 where it does\n\n"
       "  --buffer-bytes SIZE  bytes of a tensor passed between stages, such as 436MiB; once per tensor\n"
       "  --tensor SHAPE:TYPE  the same from a shape, such as 2x2048x7168:bf16\n"
       "  --slack K            slots beyond the depth, so that a receive can be posted without waiting [2]\n"
@@ -89,9 +89,13 @@ static int print_help(void) {
       "  --stage S            show this stage only (the document is always whole)\n"
       "  --replicas R         pipelines of the job, for its totals [1]\n"
       "  --show-timeline      the slots position by position\n"
-      "  --json               one JSON document on stdout (dashboards/schema/plan.schema.json)\n"
+      "  --json               one JSON document on stdout (share/recvpool/schema/plan.schema.json)\n"
       "  --output FILE        write that document to FILE\n"
-      "  --help               this text");
+      "  --help               this text\n\n"
+      "Columns: N buffers received in a step, D most of them live at once, K = min(N, D + slack) slots;\n"
+      "  existing: what the ring of fixed size in use for 1F1B takes: stages from here to the last, plus "
+      "slack;\n"
+      "  rule: ring, where the n-th receive can use slot n mod K, or table, where --json tells the slot.");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
@@ -189,9 +193,9 @@ static int take_size(struct rp_plan_arguments *a, int option, const char *value)
   bool ok = option == OPT_TENSOR ? parse_tensor(value, &bytes) : rp_parse_bytes(value, &bytes) == RP_OK;
   if (!ok || bytes == 0 || bytes > INT64_MAX)
     return wrong(option, value,
-                 option == OPT_TENSOR
-                     ? "a shape and a type (bf16, fp32, int64 … or torch's names), such as 2x2048x7168:bf16"
-                     : "a size of at least 1 byte, such as 436MiB");
+                 option == OPT_TENSOR ? "a shape and a type (bf16, fp16, fp32, fp64, fp8, int8 to int64, or "
+                                        "torch's names), such as 2x2048x7168:bf16"
+                                      : "a size of at least 1 byte, such as 436MiB");
   if (a->options.tensor_count == RP_PLAN_MAX_TENSORS) {
     rp_cmd_error("plan", "more than %d tensors", RP_PLAN_MAX_TENSORS);
     return RP_EXIT_USAGE;
@@ -302,11 +306,12 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
   if (a->compare) {
     int wanted = a->schedule ? 1 : 2;
     if (left != wanted || a->lowered || a->from_report)
-      return usage(
-          "--compare takes a schedule file and the reports of a run, or --schedule and the reports of a run");
+      return usage("--compare takes a saved plan or a schedule file, then the reports of a run; or "
+                   "--schedule and the reports");
     if (a->json || a->output || a->timeline || a->stage >= 0 || a->replicas != 1)
-      return usage("--compare only says where a run departs: leave off --json, --output, --show-timeline, "
-                   "--stage and --replicas");
+      return usage(
+          "--compare prints its findings only: --json, --output, --stage, --show-timeline and --replicas "
+          "do not go with it");
     a->lowered = a->schedule ? NULL : rest[0];
     a->from_report = rest[wanted - 1];
   } else if (left) {
@@ -314,7 +319,7 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
     return RP_EXIT_USAGE;
   } else if (sources != 1) {
     return usage(sources ? "--schedule, --lowered and --from-report exclude one another"
-                         : "nothing to plan: name one of --schedule, --lowered and --from-report");
+                         : "nothing to plan: name one of --schedule, --lowered, --from-report and --compare");
   }
   if (a->json && a->timeline) return usage("--json prints its document alone: leave off --show-timeline");
   if (!a->schedule && (a->stages || a->microbatches || a->ranks))

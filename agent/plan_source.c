@@ -227,7 +227,7 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
 rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,
                                struct rp_plan **out, struct rp_plan_observation *observation, char *message,
                                size_t message_size) {
-  struct rp_read_set set = {.command = "plan"};
+  struct rp_read_set set = {.subcommand = "plan"};
   rp_status status = rp_read_add(&set, path);
   if (!status) status = rp_read_finish(&set);
   if (status) {

@@ -73,8 +73,8 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
   fprintf(out, "%s: %d rank%s, %d stage%s, %d microbatch%s\n\n", provenance->source, (int)plan->ranks,
           plan->ranks == 1 ? "" : "s", (int)plan->stages, plan->stages == 1 ? "" : "s",
           (int)plan->microbatches, plan->microbatches == 1 ? "" : "es");
-  if (!plan->pool_count) {
-    fputs("Nothing is received from another rank, so there is nothing to pool.\n", out);
+  if (plan->pool_count == 0) {
+    fputs("Nothing is received: no stage has a neighbour on another rank.\n", out);
     return;
   }
   fprintf(out, "%4s %5s %-10s %8s %5s %5s %8s %s%s\n", "rank", "stage", "direction", "N", "D", "K",

@@ -7,14 +7,13 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "agent/signals_off.h"
 
 void rp_report_file_name(const struct rp_process_info *process, char *out, size_t out_size) {
   char host[sizeof process->host];
@@ -62,33 +61,6 @@ static int write_all(int fd, const char *data, size_t length) {
   return 0;
 }
 
-/* Past its file size limit the kernel would end the program with SIGXFSZ; here it has to stay an error of
- * write. */
-struct size_signal {
-  sigset_t set, before;
-  bool was_pending;
-};
-
-static void size_signal_block(struct size_signal *guard) {
-  sigset_t pending;
-  sigemptyset(&guard->set);
-  sigaddset(&guard->set, SIGXFSZ);
-  sigemptyset(&pending);
-  sigpending(&pending);
-  guard->was_pending = sigismember(&pending, SIGXFSZ) == 1;
-  pthread_sigmask(SIG_BLOCK, &guard->set, &guard->before);
-}
-
-static void size_signal_restore(const struct size_signal *guard) {
-  int saved = errno;
-  struct timespec now = {0, 0};
-  if (!guard->was_pending)
-    while (sigtimedwait(&guard->set, NULL, &now) > 0)
-      continue;
-  pthread_sigmask(SIG_SETMASK, &guard->before, NULL);
-  errno = saved;
-}
-
 static int write_and_close(int fd, const char *text, size_t length) {
   int failed = write_all(fd, text, length) != 0 || write_all(fd, "\n", 1) != 0;
   int saved = errno;
@@ -125,11 +97,11 @@ rp_status rp_report_write(const struct rp_report *report, const char *dir, const
   char *text = json ? json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
   json_decref(json);
   if (!text) return RP_ERROR_NO_MEMORY;
-  struct size_signal guard;
-  size_signal_block(&guard);
+  struct rp_signals_off guard;
+  rp_signals_off(&guard);
   rp_status status = RP_OK;
   if (make_folder(dir) != 0 || replace_file(dir, name, text, strlen(text)) != 0) status = RP_ERROR_IO;
-  size_signal_restore(&guard);
+  rp_signals_back(&guard);
   int saved = errno;
   free(text);
   errno = saved;

@@ -226,6 +226,7 @@ static json_t *lifetime_json(const struct rp_report *report, const struct rp_lif
   put_moment(&emit, report, "released", lifetime->released_ns, lifetime->released_seq);
   put_hex(&emit, "post_stream", lifetime->post_stream);
   put_hex(&emit, "last_access_stream", lifetime->last_access_stream);
+  put_text_or_null(&emit, "label", function_name(report, lifetime->label));
   put_text(&emit, "last_access_kind", rp_access_kind_name(lifetime->last_access_kind));
   put_text_or_null(&emit, "last_access_kernel", function_name(report, lifetime->last_access_function));
   put_text(&emit, "release_evidence", rp_release_evidence_name(lifetime->release_evidence));
@@ -302,6 +303,7 @@ static json_t *events_json(const struct rp_report *report, bool *failed) {
   put_u64(&dropped, "lifetimes", snapshot->lifetimes_dropped);
   put_u64(&dropped, "allocations", snapshot->allocations_dropped);
   put_u64(&dropped, "companions", snapshot->companions_dropped);
+  put_u64(&dropped, "labels", snapshot->labels_dropped);
   put_u64(&dropped, "events", report->cost.events_lost);
   struct emit emit = emit_begin(failed);
   put(&emit, "by_kind", kinds.object);

@@ -152,10 +152,10 @@ static bool request_scan(uint64_t changes) {
   if (changes == atomic_load_explicit(&scanned_changes, memory_order_acquire)) return false;
   uint64_t before = atomic_exchange_explicit(&requested_changes, changes, memory_order_acq_rel);
   if (before == changes) return false;
-  pthread_mutex_lock(&lock);
+  if (!rp_lock(&lock)) return false; /* the thread looks by itself before long */
   wanted = true;
   pthread_cond_signal(&wake);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
   return true;
 }
 
@@ -168,24 +168,27 @@ void rp_reporter_wait_for_modules(void) {
   uint64_t changes = rp_interpose_module_changes();
   if (!request_scan(changes)) return;
   struct timespec until = from_now(SCAN_WAIT_NS);
-  pthread_mutex_lock(&lock);
+  int cancel_state;
+  if (!rp_lock(&lock)) return;
+  /* the thread may have been cancelled; it shall not end here, where it would keep the lock for ever */
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   uint64_t enough = scans_begun + 1; /* a scan that is under way may have passed the new module already */
   while (running && !stop && scans_complete < enough &&
          atomic_load_explicit(&scanned_changes, memory_order_acquire) != changes)
     if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
+  (void)pthread_setcancelstate(cancel_state, &cancel_state);
   errno = saved;
 }
 
 /* ---- the thread ---- */
 
 void rp_reporter_driver_initialised(void) {
-  if (atomic_load_explicit(&driver_ready, memory_order_relaxed)) return;
-  pthread_mutex_lock(&lock);
+  if (atomic_load_explicit(&driver_ready, memory_order_relaxed) || !rp_lock(&lock)) return;
   atomic_store_explicit(&driver_ready, true, memory_order_release);
   wanted = true;
   pthread_cond_signal(&wake);
-  pthread_mutex_unlock(&lock);
+  rp_unlock(&lock);
 }
 
 /* Versions and devices are asked for while the process runs: at its end the driver may be gone. */
@@ -235,10 +238,15 @@ static bool sleep_until_woken(uint64_t nanoseconds) {
   return !stopping;
 }
 
+static void write_last_report(void) {
+  rp_agent_finish();
+  write_report("finished");
+}
+
 static void *run(void *unused) {
   uint64_t pause_ns = WAKE_NS;
   if (config.interval_seconds * 1e9 < (double)pause_ns) pause_ns = (uint64_t)(config.interval_seconds * 1e9);
-  bool first_receive_reported = false;
+  bool first_receive_reported = false, left_alone = false;
   rp_thread.busy = 1; /* what this thread calls is the agent's own */
   write_report("running");
   uint64_t last_ns = rp_now_ns();
@@ -248,8 +256,10 @@ static void *run(void *unused) {
       write_report("running");
       last_ns = rp_now_ns();
     }
-    if (alone()) break; /* the last thread to end takes the process with it, as it would without us */
+    left_alone = alone();
+    if (left_alone) break; /* the last thread to end takes the process with it, as it would without us */
   }
+  if (!left_alone) write_last_report();
   pthread_mutex_lock(&lock);
   running = false;
   pthread_cond_broadcast(&progress);
@@ -295,15 +305,19 @@ rp_status rp_reporter_start(const struct rp_config *with) {
   return RP_ERROR_UNAVAILABLE;
 }
 
+/* The thread writes the last report where there is one, and the end of the program waits for it: exit may be
+ * called from a signal handler, which can have interrupted anything, malloc and this library included. */
 void rp_reporter_finish(void) {
   struct timespec until = from_now(STOP_WAIT_NS);
-  pthread_mutex_lock(&lock);
+  if (!rp_lock(&lock)) return; /* interrupted inside a lock that the thread needs: its last file stands */
+  int cancel_state;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  bool had_thread = running;
   stop = true;
   pthread_cond_broadcast(&wake);
   while (running)
     if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
-  bool stuck = running;
-  pthread_mutex_unlock(&lock);
-  if (stuck) return; /* it is writing somewhere that does not answer; its last whole file stands */
-  write_report("finished");
+  rp_unlock(&lock);
+  if (!had_thread) write_last_report();
+  (void)pthread_setcancelstate(cancel_state, &cancel_state);
 }

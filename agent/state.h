@@ -4,9 +4,10 @@
 #ifndef RP_AGENT_STATE_H
 #define RP_AGENT_STATE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum rp_agent_state {
@@ -60,6 +61,7 @@ struct rp_thread {
   uint32_t tid;
   uint16_t group_depth;         /**< ncclGroupStart without its end */
   uint8_t busy;                 /**< inside a callback of ours */
+  uint8_t locked;               /**< inside rp_lock */
   uint8_t depth[RP_CALL_KINDS]; /**< interposed calls of each kind in the call stack */
 };
 
@@ -87,6 +89,23 @@ static inline bool rp_call_begin(enum rp_call_kind kind) {
 }
 static inline void rp_call_end(enum rp_call_kind kind) {
   rp_thread.depth[kind]--;
+}
+
+/** Takes a lock of the library, unless this thread is inside one already: a signal handler of the program, or
+ * an allocator of it that calls CUDA, can get here from there and would wait for itself. Then false, and the
+ * caller goes without. */
+static inline bool rp_lock(pthread_mutex_t *lock) {
+  if (rp_thread.locked) return false;
+  rp_thread.locked = 1;
+  atomic_signal_fence(memory_order_seq_cst); /* a signal between here and the lock finds the flag set */
+  pthread_mutex_lock(lock);
+  return true;
+}
+/** Gives back what rp_lock took. */
+static inline void rp_unlock(pthread_mutex_t *lock) {
+  pthread_mutex_unlock(lock);
+  atomic_signal_fence(memory_order_seq_cst);
+  rp_thread.locked = 0;
 }
 
 /** Counts one callback or interposed call; its start time if it is one of those that are timed, else 0. */

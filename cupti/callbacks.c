@@ -50,8 +50,7 @@ static void take_launch(const struct taken *call, CUfunction function, uint64_t 
                                         .params = params,
                                         .extra = extra};
   struct rp_launch_words words;
-  if (!rp_launch_scan(&launch, &call->sink->filter, &words) || rp_launch_is_nccl(launch.symbol)) return;
-  call->sink->launch_hit(&launch, &words);
+  if (rp_launch_scan(&launch, &call->sink->filter, &words)) call->sink->launch_hit(&launch, &words);
 }
 
 static void on_launch(const struct taken *call) {

@@ -55,18 +55,25 @@ static bool bytes_hit(const unsigned char *data, uint32_t offset, size_t size, u
   return false;
 }
 
+/* A place for a hit when all are taken: the last one that holds no hit, NULL if there is none. */
+static struct rp_launch_word *replaceable(struct rp_launch_words *words) {
+  for (size_t i = words->count; i > 0; i--)
+    if (!words->words[i - 1].hit) return &words->words[i - 1];
+  return NULL;
+}
+
 static void add_bytes(const unsigned char *data, uint32_t offset, size_t size, uint64_t low, uint64_t high,
                       const struct rp_scan_filter *filter, struct rp_launch_words *out) {
   for (size_t at = to_alignment(offset); at + 8 <= size; at += 8) {
     uint64_t word = load_word(data + at);
     bool hit = word_hits(word, low, high, filter);
     if (word < 4096) continue; /* small integers are no device addresses */
-    if (out->count == RP_LAUNCH_WORDS) {
-      out->dropped++;
-      continue;
-    }
-    out->words[out->count++] =
-        (struct rp_launch_word){.value = word, .offset = offset + (uint32_t)at, .hit = hit};
+    struct rp_launch_word *place = NULL;
+    if (out->count < RP_LAUNCH_WORDS)
+      place = &out->words[out->count++];
+    else if (out->dropped++, hit)
+      place = replaceable(out);
+    if (place) *place = (struct rp_launch_word){.value = word, .offset = offset + (uint32_t)at, .hit = hit};
   }
 }
 
@@ -103,7 +110,7 @@ bool rp_launch_collect(const struct rp_param_layout *layout, size_t layout_count
     add_bytes(buffer, 0, bytes, low, high, filter, words);
   else
     add_params(layout, layout_count, params, low, high, filter, words);
-  return any_hit(words); /* false if a range went away in between, or lies beyond what fits */
+  return any_hit(words); /* false if a range went away in between */
 }
 
 bool rp_launch_scan(const struct rp_cuda_launch *launch, const struct rp_scan_filter *filter,

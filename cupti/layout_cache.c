@@ -1,6 +1,7 @@
 /* Parameter layouts by function handle. Owns a fixed open-addressing table of pointers to immutable layouts,
  * and the arena they live in. Readers take no lock; writers publish with one compare-and-swap. An unload only
- * raises the generation: layouts of an older one are asked for anew, their old memory is left where it is. */
+ * raises the generation: layouts of an older one are asked for anew; memory is never given back, so that
+ * readers need no care. */
 #include "cupti/layout_cache.h"
 
 #include <stdatomic.h>
@@ -55,12 +56,32 @@ static bool ask_driver(uint64_t function, struct rp_layout *out) {
   return known;
 }
 
+static uint32_t generation_of(const struct rp_layout *layout) {
+  return atomic_load_explicit(&layout->generation, memory_order_acquire);
+}
+
 static const struct rp_layout *find(uint64_t function, uint32_t generation) {
   for (size_t probe = 0; probe < PROBES; probe++) {
     const struct rp_layout *layout =
         atomic_load_explicit(&table[slot_of(function, probe)], memory_order_acquire);
     if (!layout) return NULL;
-    if (layout->function == function && layout->generation == generation) return layout;
+    if (layout->function == function && generation_of(layout) == generation) return layout;
+  }
+  return NULL;
+}
+
+/* The entry of an older generation that says the same as `layout`, now of this one; NULL if there is none. An
+ * unload makes every entry outdated, few of them wrong: without this each would cost new memory. */
+static const struct rp_layout *renew(const struct rp_layout *layout) {
+  for (size_t probe = 0; probe < PROBES; probe++) {
+    struct rp_layout *old = (struct rp_layout *)atomic_load_explicit(&table[slot_of(layout->function, probe)],
+                                                                     memory_order_acquire);
+    if (!old) return NULL;
+    if (old->function != layout->function || old->count != layout->count ||
+        memcmp(old->params, layout->params, layout->count * sizeof layout->params[0]) != 0)
+      continue;
+    atomic_store_explicit(&old->generation, generation_of(layout), memory_order_release);
+    return old;
   }
   return NULL;
 }
@@ -78,7 +99,7 @@ static void publish(const struct rp_layout *layout) {
   for (size_t probe = 0; probe < PROBES; probe++) {
     _Atomic(const struct rp_layout *) *slot = &table[slot_of(layout->function, probe)];
     const struct rp_layout *old = atomic_load_explicit(slot, memory_order_acquire);
-    if (old && old->generation == layout->generation) continue;
+    if (old && generation_of(old) == generation_of(layout)) continue;
     if (atomic_compare_exchange_strong_explicit(slot, &old, layout, memory_order_release,
                                                 memory_order_relaxed))
       return;
@@ -88,11 +109,13 @@ static void publish(const struct rp_layout *layout) {
 static __attribute__((noinline)) const struct rp_layout *ask_and_keep(uint64_t function, uint32_t generation,
                                                                       struct rp_layout *scratch) {
   scratch->function = function;
-  scratch->generation = generation;
+  atomic_store_explicit(&scratch->generation, generation, memory_order_relaxed);
   if (!ask_driver(function, scratch)) {
     atomic_fetch_add_explicit(&unreadable, 1, memory_order_relaxed);
     return NULL;
   }
+  const struct rp_layout *renewed = renew(scratch);
+  if (renewed) return renewed;
   const struct rp_layout *kept = copy_to_arena(scratch);
   if (kept) publish(kept);
   return scratch;

@@ -4,16 +4,19 @@
 #ifndef RP_CUPTI_LAYOUT_CACHE_H
 #define RP_CUPTI_LAYOUT_CACHE_H
 
+#include <stdatomic.h>
+
 #include "cupti/cuda_side.h"
 
 /** More parameters than this are not looked at; CUDA's own limit is 4 KiB (32 KiB in newer drivers) of
  * parameters. */
 #define RP_LAYOUT_PARAMS 512
 
-/** Layout of one kernel's parameters, immutable once it is in the table. */
+/** Layout of one kernel's parameters. In the table only its generation changes: when the driver, asked again
+ * after an unload, gave the same answer. */
 struct rp_layout {
   uint64_t function;
-  uint32_t generation;
+  _Atomic uint32_t generation;
   uint32_t count;
   struct rp_param_layout params[RP_LAYOUT_PARAMS]; /**< in the table only `count` of them exist */
 };

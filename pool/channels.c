@@ -20,7 +20,23 @@ static struct rp_channel_state *find_channel(struct rp_tracker *tracker, const s
   return NULL;
 }
 
-static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const struct rp_group *group) {
+bool rp__channel_gone(const struct rp_tracker *tracker, size_t index) {
+  const struct rp_channel_state *state = &tracker->channels[index];
+  if (state->seen_in_last_step) return false;
+  for (size_t i = 0; i < state->public.lifetime_count; i++) {
+    const struct rp_range *range = rp_address_map_find(&tracker->ranges, state->public.lifetimes[i].address);
+    if (!range || tracker->buffers[range->value].channel != index + 1) return true;
+  }
+  return false;
+}
+
+/* A place for a new channel; NULL without memory. */
+static struct rp_channel_state *take_channel_slot(struct rp_tracker *tracker) {
+  for (size_t i = 0; tracker->channel_count >= RP_CHANNELS_KEPT && i < tracker->channel_count; i++) {
+    if (!rp__channel_gone(tracker, i)) continue;
+    free(tracker->channels[i].public.lifetimes);
+    return &tracker->channels[i];
+  }
   if (tracker->channel_count == tracker->channel_capacity) {
     size_t capacity = tracker->channel_capacity ? 2 * tracker->channel_capacity : 8;
     struct rp_channel_state *grown = realloc(tracker->channels, capacity * sizeof *grown);
@@ -28,7 +44,12 @@ static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const st
     tracker->channels = grown;
     tracker->channel_capacity = capacity;
   }
-  struct rp_channel_state *channel = &tracker->channels[tracker->channel_count++];
+  return &tracker->channels[tracker->channel_count++];
+}
+
+static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const struct rp_group *group) {
+  struct rp_channel_state *channel = take_channel_slot(tracker);
+  if (!channel) return NULL;
   *channel = (struct rp_channel_state){.public = {.comm = group->comm,
                                                   .peer = group->peer,
                                                   .device = group->device,
@@ -67,10 +88,11 @@ static rp_status depth_of(const struct rp_lifetime *lifetimes, size_t count, con
   return status;
 }
 
-/* Whether other receive buffers of the step lie in the same allocation, or much else does. */
+/* Whether other receive buffers of the step lie in the same allocation, or much else does. An allocation
+ * smaller than the buffer is a piece of a segment that is mapped piece by piece. */
 static bool shares_allocation(const struct rp_life *life, bool has_neighbour) {
-  return life->allocation_serial &&
-         (has_neighbour || life->allocation_bytes > life->bytes + OWN_ALLOCATION_ROUNDING_BYTES);
+  return life->allocation_serial && (has_neighbour || life->allocation_bytes < life->bytes ||
+                                     life->allocation_bytes > life->bytes + OWN_ALLOCATION_ROUNDING_BYTES);
 }
 
 static void update_numbers(struct rp_channel_state *state, uint32_t buffers, uint32_t depth) {
@@ -85,6 +107,14 @@ static void update_numbers(struct rp_channel_state *state, uint32_t buffers, uin
   channel->transfers += buffers;
   channel->bytes_transferred += (uint64_t)buffers * channel->buffer_bytes;
   state->seen_in_last_step = true;
+}
+
+/* A buffer belongs to the channel it served last; what an earlier grouping made of it is history. */
+static void claim_buffer(struct rp_tracker *tracker, const struct rp_channel_state *state,
+                         const struct rp_life *life) {
+  const struct rp_range *range = rp_address_map_find(&tracker->ranges, life->public.address);
+  if (range && tracker->buffers[range->value].serial == life->buffer_serial)
+    tracker->buffers[range->value].channel = (size_t)(state - tracker->channels) + 1;
 }
 
 /* Adds up what one lifetime says of its channel. */
@@ -114,6 +144,7 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
     *lifetime = lives[i].public;
     lifetime->step = number;
     lifetime->microbatch = grouping->microbatch[i];
+    claim_buffer(tracker, state, &lives[i]);
     add_life(state, &lives[i], shares_allocation(&lives[i], grouping->has_neighbour[i]));
   }
   uint32_t depth = 0, held_at_once = 0;

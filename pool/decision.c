@@ -2,14 +2,22 @@
  * not. */
 #include "pool/tracker_internal.h"
 
+/* The depth that counts is the largest of all steps: the same buffers serve evaluation, which needs few, and
+ * training. */
+static uint32_t deepest(const struct rp_channel *channel) {
+  uint32_t depth = channel->depth_max > channel->depth ? channel->depth_max : channel->depth;
+  return depth < channel->buffers ? depth : channel->buffers;
+}
+
 static enum rp_reason reason_of(const struct rp_channel_state *state) {
   const struct rp_channel *channel = &state->public;
   if (channel->style == RP_STYLE_JUST_IN_TIME) return RP_REASON_JUST_IN_TIME;
+  if (state->gone) return RP_REASON_UNSTABLE_PATTERN;
   if (channel->steps_complete < 2) return RP_REASON_TOO_FEW_STEPS;
   if (state->captured) return RP_REASON_GRAPH_CAPTURED;
   if (!state->any_access) return RP_REASON_NO_ACCESS_EVIDENCE;
   if (state->stable_steps < 2) return RP_REASON_UNSTABLE_PATTERN;
-  if (channel->depth >= channel->buffers) return RP_REASON_UNBOUNDED_DEPTH;
+  if (deepest(channel) >= channel->buffers) return RP_REASON_UNBOUNDED_DEPTH;
   if (state->shared) return RP_REASON_SHARED_ALLOCATION;
   if (channel->slots >= channel->buffers) return RP_REASON_WITHIN_SLACK;
   return RP_REASON_POOLABLE;
@@ -17,13 +25,14 @@ static enum rp_reason reason_of(const struct rp_channel_state *state) {
 
 void rp__decide(struct rp_channel_state *state, uint32_t slack) {
   struct rp_channel *channel = &state->public;
-  uint64_t slots = (uint64_t)channel->depth + slack;
+  uint64_t slots = (uint64_t)deepest(channel) + slack;
   channel->slots = slots < channel->buffers ? (uint32_t)slots : channel->buffers;
   channel->reason = reason_of(state);
+  if (state->gone) channel->held_bytes = channel->unreachable_bytes = 0;
   channel->estimate = channel->steps_complete && !state->any_access;
   uint64_t per_buffer = channel->buffers ? channel->held_bytes / channel->buffers : 0;
   if (channel->style == RP_STYLE_JUST_IN_TIME) per_buffer = channel->buffer_bytes;
-  channel->needed_bytes = channel->depth * per_buffer;
+  channel->needed_bytes = state->gone ? 0 : deepest(channel) * per_buffer;
   channel->would_save_bytes =
       channel->reason == RP_REASON_POOLABLE ? (channel->buffers - channel->slots) * per_buffer : 0;
 }

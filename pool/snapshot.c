@@ -56,11 +56,22 @@ static rp_status copy_provisional(const struct rp_tracker *tracker, struct rp_sn
   return RP_OK;
 }
 
+/* Whether a graph holds an address of the channel since its last complete step. */
+static bool captured_since(const struct rp_tracker *tracker, const struct rp_channel *channel) {
+  for (size_t i = 0; i < channel->lifetime_count; i++) {
+    const struct rp_range *range = rp_address_map_find(&tracker->ranges, channel->lifetimes[i].address);
+    if (range && tracker->buffers[range->value].captured) return true;
+  }
+  return false;
+}
+
 static rp_status copy_channels(const struct rp_tracker *tracker, struct rp_snapshot *out) {
   out->channels = calloc(tracker->channel_count, sizeof *out->channels);
   if (!out->channels) return RP_ERROR_NO_MEMORY;
   for (size_t i = 0; i < tracker->channel_count; i++) {
     struct rp_channel_state state = tracker->channels[i];
+    state.gone = rp__channel_gone(tracker, i);
+    state.captured |= captured_since(tracker, &state.public);
     rp__decide(&state, tracker->options.slack);
     size_t bytes = state.public.lifetime_count * sizeof *state.public.lifetimes;
     struct rp_lifetime *lifetimes = malloc(bytes + 1);
@@ -87,6 +98,7 @@ rp_status rp_tracker_snapshot(const struct rp_tracker *tracker, struct rp_snapsh
   out->lifetimes_dropped = tracker->lifetimes_dropped;
   out->allocations_dropped = tracker->allocations_dropped;
   out->companions_dropped = tracker->companions_dropped;
+  out->labels_dropped = tracker->labels.dropped;
   out->tracker_bytes = held_by_tracker_bytes(tracker);
   for (size_t i = 0; i < out->channel_count; i++) {
     out->held_bytes += out->channels[i].held_bytes;

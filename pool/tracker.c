@@ -138,11 +138,26 @@ static rp_status new_buffer(struct rp_tracker *tracker, const struct rp_event *e
 
 /* ---- receives ---- */
 
+/* Of communicator `comm`, or with 0 of all. */
+static void forget_ended_peers(struct rp_tracker *tracker, uint64_t comm) {
+  size_t kept = 0;
+  for (size_t i = 0; i < tracker->peer_count; i++)
+    if (!tracker->peers[i].ended || (comm && tracker->peers[i].comm != comm))
+      tracker->peers[kept++] = tracker->peers[i];
+  tracker->peer_count = kept;
+}
+
 static void note_peer(struct rp_tracker *tracker, const struct rp_event *event) {
   for (size_t i = 0; i < tracker->peer_count; i++) {
     const struct rp_peer_order *known = &tracker->peers[i];
-    if (known->comm == event->comm && known->peer == event->peer && known->bytes == event->bytes) return;
+    if (known->comm != event->comm) continue;
+    if (known->ended) { /* the handle belongs to another communicator now, whose peers are others */
+      forget_ended_peers(tracker, event->comm);
+      break;
+    }
+    if (known->peer == event->peer && known->bytes == event->bytes) return;
   }
+  if (tracker->peer_count >= RP_PEERS_KEPT) forget_ended_peers(tracker, 0);
   if (tracker->peer_count == tracker->peer_capacity) {
     size_t capacity = tracker->peer_capacity ? 2 * tracker->peer_capacity : 16;
     struct rp_peer_order *grown = realloc(tracker->peers, capacity * sizeof *grown);
@@ -151,7 +166,10 @@ static void note_peer(struct rp_tracker *tracker, const struct rp_event *event) 
     tracker->peer_capacity = capacity;
   }
   tracker->peers[tracker->peer_count++] =
-      (struct rp_peer_order){event->comm, event->bytes, event->peer, event->kind == RP_EVENT_RECV};
+      (struct rp_peer_order){.comm = event->comm,
+                             .bytes = event->bytes,
+                             .peer = event->peer,
+                             .receive_first = event->kind == RP_EVENT_RECV};
 }
 
 /* Step that a further receive into `buffer` belongs to: one after its last. A buffer that lags by more than
@@ -176,8 +194,19 @@ static rp_status find_or_make_buffer(struct rp_tracker *tracker, const struct rp
   return new_buffer(tracker, event, out);
 }
 
+/* NCCL tells its profiler of every replay of a captured receive; nothing tells of the uses in the same graph.
+ */
+static bool is_replay(struct rp_tracker *tracker, const struct rp_event *event) {
+  const struct rp_buffer *buffer = buffer_at(tracker, event->address);
+  return buffer && buffer->captured && event->source == RP_SOURCE_NCCL_PROFILER;
+}
+
 static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event *event) {
   if (event->bytes < tracker->options.min_bytes || event->address + event->bytes <= event->address) {
+    tracker->events_ignored++;
+    return RP_OK;
+  }
+  if (is_replay(tracker, event)) {
     tracker->events_ignored++;
     return RP_OK;
   }
@@ -196,11 +225,13 @@ static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event 
     step = next_step_of(tracker, buffer);
     tracker->any_received_again = true;
   }
+  buffer->captured |= (event->flags & RP_EVENT_FLAG_CAPTURED) != 0;
   struct rp_life life = {.public = {.step = step,
                                     .address = event->address,
                                     .posted_ns = event->time_ns,
                                     .posted_seq = event->seq,
-                                    .post_stream = event->stream},
+                                    .post_stream = event->stream,
+                                    .label = rp_labels_current(&tracker->labels, event->tid)},
                          .comm = event->comm,
                          .peer = event->peer,
                          .device = event->device,
@@ -209,7 +240,7 @@ static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event 
                          .allocation_serial = buffer->allocation_serial,
                          .allocation_bytes = buffer->allocation_bytes,
                          .operations = event->operations,
-                         .captured = (event->flags & RP_EVENT_FLAG_CAPTURED) != 0};
+                         .captured = buffer->captured};
   status = rp__step_add(tracker, step, &life, &buffer->open_index);
   if (status) {
     tracker->lifetimes_dropped++;
@@ -252,9 +283,10 @@ static void add_companion(struct rp_tracker *tracker, struct rp_life *life, uint
     tracker->companions_dropped++;
 }
 
-static void take_access(struct rp_tracker *tracker, const struct rp_event *event, enum rp_access_kind kind) {
-  struct rp_buffer *buffer = buffer_at(tracker, event->address);
-  struct rp_life *life = buffer ? open_life(tracker, buffer) : NULL;
+static void access_buffer(struct rp_tracker *tracker, struct rp_buffer *buffer, const struct rp_event *event,
+                          enum rp_access_kind kind) {
+  struct rp_life *life = open_life(tracker, buffer);
+  buffer->captured |= (event->flags & RP_EVENT_FLAG_CAPTURED) != 0;
   if (!life) {
     tracker->events_ignored++;
     return;
@@ -275,7 +307,7 @@ static void take_access(struct rp_tracker *tracker, const struct rp_event *event
     public->last_access_kind = kind;
     life->last_operations = event->operations;
   }
-  life->captured |= (event->flags & RP_EVENT_FLAG_CAPTURED) != 0;
+  life->captured |= buffer->captured;
   add_signature(life, signature_key(event));
   uint16_t companions =
       event->companion_count < RP_EVENT_COMPANIONS ? event->companion_count : RP_EVENT_COMPANIONS;
@@ -284,7 +316,29 @@ static void take_access(struct rp_tracker *tracker, const struct rp_event *event
   tracker->companions_dropped += event->companions_dropped;
 }
 
+/* Every buffer that [address, address + bytes) overlaps is accessed; a kernel names one address. */
+static void take_access(struct rp_tracker *tracker, const struct rp_event *event, enum rp_access_kind kind) {
+  uint64_t at = event->address, end = event->bytes ? event->address + event->bytes : event->address + 1;
+  struct rp_range *range;
+  bool any = false;
+  while (at < end && (range = rp_address_map_overlap(&tracker->ranges, at, end))) {
+    access_buffer(tracker, &tracker->buffers[range->value], event, kind);
+    at = range->end;
+    any = true;
+  }
+  tracker->events_ignored += !any;
+}
+
 /* ---- allocations ---- */
+
+static void drop_buffers_in(struct rp_tracker *tracker, uint64_t begin, uint64_t end,
+                            const struct rp_event *event) {
+  struct rp_range *range;
+  while ((range = rp_address_map_overlap(&tracker->ranges, begin, end))) {
+    tracker->frees_of_buffers++;
+    drop_buffer(tracker, &tracker->buffers[range->value], RP_RELEASE_FREED, event);
+  }
+}
 
 static rp_status take_alloc(struct rp_tracker *tracker, const struct rp_event *event) {
   uint64_t end = event->address + event->bytes;
@@ -292,6 +346,7 @@ static rp_status take_alloc(struct rp_tracker *tracker, const struct rp_event *e
   /* What overlaps was freed without our seeing it. */
   while ((stale = rp_address_map_overlap(&tracker->allocations, event->address, end)))
     rp_address_map_remove(&tracker->allocations, stale->begin, NULL);
+  drop_buffers_in(tracker, event->address, end, event);
   rp_status status =
       rp_address_map_add(&tracker->allocations, event->address, end, ++tracker->allocation_serial);
   if (status) tracker->allocations_dropped++;
@@ -302,17 +357,19 @@ static void take_free(struct rp_tracker *tracker, const struct rp_event *event) 
   struct rp_range allocation;
   if (rp_address_map_remove(&tracker->allocations, event->address, &allocation))
     return; /* made before attach, or NULL */
-  struct rp_range *range;
-  while ((range = rp_address_map_overlap(&tracker->ranges, allocation.begin, allocation.end))) {
-    tracker->frees_of_buffers++;
-    drop_buffer(tracker, &tracker->buffers[range->value], RP_RELEASE_FREED, event);
-  }
+  drop_buffers_in(tracker, allocation.begin, allocation.end, event);
 }
 
 static rp_status take_send(struct rp_tracker *tracker, const struct rp_event *event) {
   if (event->bytes >= tracker->options.min_bytes) note_peer(tracker, event);
-  if (rp_address_map_find(&tracker->ranges, event->address)) take_access(tracker, event, RP_ACCESS_SEND);
+  if (rp_address_map_overlap(&tracker->ranges, event->address, event->address + event->bytes))
+    take_access(tracker, event, RP_ACCESS_SEND);
   return RP_OK;
+}
+
+static void end_peers(struct rp_tracker *tracker, uint64_t comm) {
+  for (size_t i = 0; i < tracker->peer_count; i++)
+    tracker->peers[i].ended |= tracker->peers[i].comm == comm;
 }
 
 static void finish_buffer(struct rp_tracker *tracker, struct rp_buffer *buffer, uint64_t time_ns) {
@@ -349,6 +406,15 @@ rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *ev
     return RP_OK;
   case RP_EVENT_COPY_READ:
     take_access(tracker, event, RP_ACCESS_COPY);
+    return RP_OK;
+  case RP_EVENT_COMM_DESTROY:
+    end_peers(tracker, event->comm);
+    return RP_OK;
+  case RP_EVENT_LABEL:
+    if (event->aux)
+      rp_labels_push(&tracker->labels, event->tid, event->function);
+    else
+      rp_labels_pop(&tracker->labels, event->tid);
     return RP_OK;
   default: /* counted; order events are for the guard */
     return RP_OK;

@@ -74,6 +74,8 @@ struct rp_lifetime {
   uint64_t post_stream;
   uint64_t last_access_stream;
   uint64_t last_access_function; /**< function id of the last access; 0 if it was no kernel */
+  uint64_t
+      label; /**< id of the innermost annotated range (NVTX) around the post; 0 if none: never evidence */
   enum rp_access_kind last_access_kind;
   enum rp_release_evidence release_evidence;
 };
@@ -115,6 +117,7 @@ struct rp_snapshot {
   uint64_t lifetimes_dropped;                 /**< history that did not fit the stated bounds */
   uint64_t allocations_dropped;
   uint64_t companions_dropped;
+  uint64_t labels_dropped;
   uint64_t tracker_bytes;                              /**< host memory the tracker holds */
   uint64_t held_bytes, needed_bytes, would_save_bytes; /**< sums over the channels */
 };

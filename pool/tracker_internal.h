@@ -11,6 +11,7 @@
 #define RP_POOL_TRACKER_INTERNAL_H
 
 #include "pool/address_map.h"
+#include "pool/labels.h"
 #include "pool/tracker.h"
 
 /** Distinct (function, argument) pairs kept per lifetime, and distinct companions; more is counted, not kept.
@@ -20,6 +21,12 @@
 /** Steps that may be open at once: the current one, and those whose last buffers are not received again yet.
  */
 #define RP_OPEN_STEPS 4
+/** From this many channels on, one that is gone makes room for a new one: communicators are re-created for
+ * ever.
+ */
+#define RP_CHANNELS_KEPT 64
+/** The same for what is known of peers. */
+#define RP_PEERS_KEPT 256
 
 /** A small set of 64-bit keys in order of first sight. */
 struct rp_key_set {
@@ -40,7 +47,8 @@ struct rp_life {
   uint64_t last_operations;   /**< … and before the last access */
   bool closed;
   bool freed;    /**< closed by a free of its allocation */
-  bool captured; /**< its receive or an access was captured into a graph */
+  bool captured; /**< its receive or an access, or one before into the same buffer, was captured into a graph
+                  */
   bool one_off;  /**< of a buffer that later steps never used */
   uint16_t signature_count;
   uint64_t signature[RP_LIFE_SIGNATURE]; /**< hash of (function, argument offset) */
@@ -67,7 +75,9 @@ struct rp_buffer {
   uint32_t learned_accesses;
   uint64_t learned_function;
   bool learned;
-  bool in_use; /**< this slot of the buffer table is taken */
+  bool captured;  /**< a graph holds its address, for as long as the buffer exists */
+  size_t channel; /**< channel of its last complete step, plus one */
+  bool in_use;    /**< this slot of the buffer table is taken */
 };
 
 /** Receives of one run of the schedule. */
@@ -83,12 +93,15 @@ struct rp_peer_order {
   uint64_t comm, bytes;
   int32_t peer;
   bool receive_first;
+  bool ended; /**< its communicator was destroyed; forgotten when another one gets the handle */
 };
 
 /** A channel as it persists over steps. */
 struct rp_channel_state {
   struct rp_channel public; /**< lifetimes are those of the last complete step, owned here */
   bool seen_in_last_step;
+  bool gone; /**< filled in for the decision: later steps did without it, and its buffers were freed or serve
+                another channel */
   bool captured;
   bool any_access;
   bool shared;
@@ -130,6 +143,8 @@ struct rp_tracker {
   uint64_t *template_symbols; /**< of the locked step, to notice when the pattern breaks */
   uint64_t frees_of_buffers;
 
+  struct rp_labels labels;
+
   struct rp_peer_order *peers;
   size_t peer_count, peer_capacity;
 
@@ -166,6 +181,8 @@ size_t rp__jit_period(const struct rp_life_list *list, bool final);
  * RP_ERROR_NO_MEMORY the step is not counted. */
 rp_status rp__channels_take_step(struct rp_tracker *tracker, uint64_t number, struct rp_life *lives,
                                  size_t count, bool just_in_time);
+/** Whether the last step did without channel `index`, and its buffers were freed or serve another one. */
+bool rp__channel_gone(const struct rp_tracker *tracker, size_t index);
 /** Forgets all channels and frees what they own. */
 void rp__channels_fini(struct rp_tracker *tracker);
 

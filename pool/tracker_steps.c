@@ -42,11 +42,25 @@ static void drop_front(struct rp_tracker *tracker, struct rp_step *step, size_t 
   }
 }
 
+/* A buffer that steps before had used is no one-off, even if the last steps did without it: the number of
+ * microbatches may change. */
+static void close_regular(const struct rp_tracker *tracker, struct rp_life *life) {
+  const struct rp_range *range = rp_address_map_find(&tracker->ranges, life->public.address);
+  const struct rp_buffer *buffer = range ? &tracker->buffers[range->value] : NULL;
+  if (life->closed || !buffer || buffer->serial != life->buffer_serial || buffer->receives < 2) return;
+  bool accessed = life->public.accesses != 0;
+  life->closed = true;
+  life->public.release_evidence = RP_RELEASE_STEP_END;
+  life->public.released_ns = accessed ? life->public.last_access_ns : life->public.posted_ns;
+  life->public.released_seq = accessed ? life->public.last_access_seq : life->public.posted_seq;
+}
+
 /* Lifetimes of a step that count: one of a buffer that later steps never used again (metadata, a probe) does
  * not. */
 static size_t remove_one_offs(struct rp_tracker *tracker, struct rp_step *step) {
   size_t kept = 0;
   for (size_t i = 0; i < step->list.count; i++) {
+    close_regular(tracker, &step->list.lives[i]);
     if (step->list.lives[i].closed)
       step->list.lives[kept++] = step->list.lives[i];
     else

@@ -4,6 +4,7 @@
 #   tests/demo.sh --schedule gpipe
 #   tests/demo.sh --allocation just_in_time
 set -u
+caller=$PWD # files among the options are named from there
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/packages.sh
 
@@ -19,13 +20,14 @@ if ! { recvpool_install_packages && recvpool_build default "$build" "${options[@
 fi
 
 rm -rf "$reports"
-recvpool=$build/agent/recvpool
+recvpool=$PWD/$build/agent/recvpool
 # The simulated CUDA driver, runtime, CUPTI and NCCL take the place of the real ones.
 export LD_LIBRARY_PATH=$PWD/$build/simlib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-train=("$build/tests/trainer/rp_trainer" --stages 4 --microbatches 16 --steps 4 --message-bytes 1MiB "$@")
+train=("$PWD/$build/tests/trainer/rp_trainer" --stages 4 --microbatches 16 --steps 4 --message-bytes 1MiB "$@")
 echo "\$ recvpool run --report-dir $reports -- rp_trainer ${train[*]:1}"
-"$recvpool" run --report-dir "$reports" -- "${train[@]}"
+(cd "$caller" && exec "$recvpool" run --report-dir "$OLDPWD/$reports" -- "${train[@]}")
 status=$?
+[ -e "$reports" ] || exit "$status" # no process came as far as its first CUDA call: a wrong option, or --help
 echo
 echo "\$ recvpool report $reports"
 "$recvpool" report "$reports" || status=1

@@ -3,9 +3,9 @@
 # Debian packages.
 recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev python3 python3-jsonschema python3-pip)
 
-# Python wheels with the headers of CUDA, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
-recvpool_wheels=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cupti==13.0.*'
-  'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*')
+# Python wheels with the headers of CUDA, CCCL, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
+recvpool_wheels=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
+  'nvidia-cuda-profiler-api==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*')
 
 # Installs the packages that are missing; where that takes rights this user lacks, says how and fails.
 recvpool_install_packages() {
@@ -33,23 +33,25 @@ recvpool_install_wheels() {
     "$python" -m pip --version >/dev/null 2>&1 && break
   done
   "$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps \
-    --target "$partial" "${recvpool_wheels[@]}" && mv "$partial" "$1/cuda-wheels"
+    --target "$partial" "${recvpool_wheels[@]}" && rm -rf "$1/cuda-wheels" && mv "$partial" "$1/cuda-wheels"
 }
 
 # recvpool_build PRESET FOLDER [CMAKE-OPTION...]: configures into FOLDER and builds.
-# Without CUDA headers on the machine, configuring is tried again with the wheels.
+# Without CUDA headers on the machine, configuring is tried again with the wheels; wheels that an older checkout left
+# there and that lack a header are replaced.
 recvpool_build() {
-  local preset=$1 folder=$2
+  local preset=$1 folder=$2 werror=OFF
   shift 2
+  [ -z "${CI:-}" ] || werror=ON # elsewhere a newer compiler with new warnings must not stop anybody
   mkdir -p "$folder"
-  if ! cmake --preset "$preset" -B "$folder" -DRECVPOOL_WERROR=ON "$@" 2>"$folder/configure.err"; then
-    if ! grep -q 'recvpool needs the headers of' "$folder/configure.err" || [ -e "$folder/cuda-wheels" ]; then
+  if ! cmake --preset "$preset" -B "$folder" -DRECVPOOL_WERROR=$werror "$@" 2>"$folder/configure.err"; then
+    if ! grep -q 'recvpool needs the headers of' "$folder/configure.err"; then
       cat "$folder/configure.err" >&2
       return 1
     fi
     echo "No CUDA headers on this machine: installing the wheels that carry them into $folder/cuda-wheels"
     recvpool_install_wheels "$folder" || return 1
-    cmake --preset "$preset" -B "$folder" -DRECVPOOL_WERROR=ON "$@" || return 1
+    cmake --preset "$preset" -B "$folder" -DRECVPOOL_WERROR=$werror "$@" || return 1
   else
     cat "$folder/configure.err" >&2
   fi

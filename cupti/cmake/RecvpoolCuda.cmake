@@ -2,7 +2,8 @@
 #
 # Searched, in this order: RECVPOOL_CUDA_ROOT if given, CUDA_HOME, /usr/local/cuda, then the nvidia-* wheels in
 # <build>/cuda-wheels (tests/run.sh installs them there) and in the site-packages of the active Python.
-# The CUDA headers proper must come from one place; NCCL and NVTX are often installed elsewhere and are looked for alone.
+# The CUDA headers proper must come from one place; NCCL, NVTX and CCCL are often installed elsewhere and are looked for
+# alone.
 #
 # Gives the INTERFACE target recvpool_cuda_headers, and sets RECVPOOL_CUDA_ROOT to the folder the CUDA headers are under
 # (a toolkit, or a wheel folder, which has include/ and lib/ but rarely bin/).
@@ -83,10 +84,15 @@ foreach(site IN LISTS sites)
     recvpool_try_root(${site}/nvidia/cuda_runtime ${site}/nvidia/cuda_runtime/include
       ${site}/nvidia/cuda_cupti/include ${site}/nvidia/cuda_nvcc/include) # one folder a wheel, before
   endif()
-  list(APPEND other_folders ${site}/nvidia/cu13/include ${site}/nvidia/nccl/include ${site}/nvidia/nvtx/include)
+  list(APPEND other_folders ${site}/nvidia/cu13/include ${site}/nvidia/cu13/include/cccl
+    ${site}/nvidia/cuda_cccl/include ${site}/nvidia/cuda_profiler_api/include ${site}/nvidia/nccl/include
+    ${site}/nvidia/nvtx/include)
 endforeach()
-foreach(header IN ITEMS nccl.h nvtx3/nvToolsExt.h)
-  recvpool_find_in(folder ${header} ${found_folders} ${other_folders} /usr/include /usr/local/include)
+# nccl.h includes cuda_fp16.h, which includes nv/target of CCCL. The simulated device includes cudaProfiler.h.
+set(cccl_folders ${found_folders})
+list(TRANSFORM cccl_folders APPEND /cccl)
+foreach(header IN ITEMS nccl.h nvtx3/nvToolsExt.h nv/target cudaProfiler.h)
+  recvpool_find_in(folder ${header} ${found_folders} ${cccl_folders} ${other_folders} /usr/include /usr/local/include)
   if(folder)
     list(APPEND found_folders ${folder})
   elseif(found_root)
@@ -98,8 +104,10 @@ endforeach()
 if(NOT found_root)
   message(FATAL_ERROR "recvpool needs the headers of CUDA 12 or 13, CUPTI, NCCL and NVTX (no GPU, no driver, no library)."
     "${missing_notes}\nInstall a CUDA toolkit and name it by CUDA_HOME or -DRECVPOOL_CUDA_ROOT=DIR, or install wheels:\n"
-    "  pip install --no-deps --target ${RECVPOOL_CUDA_WHEELS} nvidia-cuda-runtime==13.0.* nvidia-cuda-crt==13.0.* "
-    "nvidia-cuda-cupti==13.0.* nvidia-nvtx==13.0.* nvidia-nccl-cu13==2.28.*\n"
+    "  python3 -m pip install --no-deps --target '${RECVPOOL_CUDA_WHEELS}' "
+    "'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*' "
+    "'nvidia-cuda-profiler-api==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-nvtx==13.0.*' "
+    "'nvidia-nccl-cu13==2.28.*'\n"
     "tests/run.sh and tests/demo.sh do the latter by themselves.")
 endif()
 list(REMOVE_DUPLICATES found_folders)

@@ -116,6 +116,12 @@ class NumbersTest(PlanTestCase):
         timeline = result.stdout.split("rank 2, stage 2, activation")[1].splitlines()
         self.assertEqual([line.split()[1:] for line in timeline[2:6]], [["0", "."], ["0", "1"], ["2", "1"], ["2", "3"]])
 
+    def test_one_stage_receives_nothing(self):
+        result = self.plan("--schedule", "1f1b", "--stages", "1", "--microbatches", "1")
+        self.assert_success(result)
+        self.assertEqual(result.stdout, "1f1b: 1 rank, 1 stage, 1 microbatch\n\n"
+                                        "Nothing is received: no stage has a neighbour on another rank.\n")
+
     def test_forward_only(self):
         document = self.document("--schedule", "gpipe", "--stages", "3", "--microbatches", "8", "--forward-only")
         self.assertEqual({(p["direction"], p["depth"]) for r in document["ranks"] for p in r["pools"]}, {("activation", 1)})
@@ -240,12 +246,13 @@ class RefusalTest(PlanTestCase):
             "needs a value": ["--schedule"],
             "'extra' belongs to no option": [*ONE_F_ONE_B, "extra"],
             "--compare takes": ["--compare", "a.csv"],
-            "--compare only says": ["--compare", *ONE_F_ONE_B, self.folder, "--output", self.folder + "/plan.json"],
-            "leave off --json": ["--compare", *ONE_F_ONE_B, self.folder, "--json"],
             "leave off --show-timeline": [*ONE_F_ONE_B, "--json", "--show-timeline"],
             "a run or a saved plan says itself": ["--from-report", self.folder, "--buffer-bytes", "1MiB"],
             "leave off --buffer-bytes, --tensor": ["--compare", "plan.json", self.folder, "--receive-ahead", "1"],
             "--tensor is '3x0x5:bf16'": [*ONE_F_ONE_B, "--tensor", "3x0x5:bf16"],
+            "do not go with it": ["--compare", "a.csv", "reports", "--json"],
+            "--output, --stage": ["--compare", *ONE_F_ONE_B, "reports", "--output", os.path.join(self.folder, "x")],
+            "(bf16, fp16": [*ONE_F_ONE_B, "--tensor", "2x3:q5"],
         }.items():
             with self.subTest(words):
                 self.assert_refused(2, words, *arguments)

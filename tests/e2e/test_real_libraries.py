@@ -7,7 +7,16 @@ import support
 from support import AGENT, PROGRAMS
 
 ROOT = os.environ.get("E2E_CUDA_ROOT", "")
-LIBRARIES = [os.path.join(ROOT, "lib", name) for name in ("libcudart.so.13", "libnccl.so.2")]
+# A toolkit, or wheels, where NCCL has a folder of its own.
+FOLDERS = [os.path.join(ROOT, folder) for folder in ("lib", "lib64", "../nccl/lib")]
+
+
+def find(name):
+    paths = [os.path.join(folder, name) for folder in FOLDERS]
+    return next(filter(os.path.exists, paths), paths[0])
+
+
+LIBRARIES = [find(name) for name in ("libcudart.so.13", "libnccl.so.2")]
 
 
 class RealLibrariesTest(support.TestCase):

@@ -29,6 +29,7 @@ class ReportCommandTest(support.TestCase):
         self.assertEqual(rows[0], "0 node/one:1000 activation 0 0 4 1 2 1.0 MiB 4.0 MiB 1.0 MiB 2.0 MiB poolable".split())
         self.assertIn("pooling would save 12.0 MiB of the 24.0 MiB held", result.stdout)
         self.assertIn("(3 processes)", result.stdout)
+        self.assertEqual([line for line in result.stdout.splitlines() if line != line.rstrip()], [])
 
     def test_conclusions(self):
         self.sample("gpipe", "0", folder=self.folder + "/gpipe")
@@ -42,12 +43,124 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("no receives were seen", empty.stdout)
         self.assertIn("the agent did nothing: no CUPTI", empty.stdout)
 
+    def change(self, path, change, to=None):
+        """Writes the report at `path`, changed, back or to another path."""
+        with open(path) as file:
+            report = json.load(file)
+        change(report)
+        with open(to or path, "w") as file:
+            json.dump(report, file)
+
+    def test_receives_below_the_threshold_are_not_called_absent(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+
+        def only_small(report, seen=8, ignored=8):
+            report["channels"] = []
+            report["events"]["by_kind"]["recv"] = seen
+            report["events"]["ignored"] = ignored
+
+        self.change(path, only_small)
+        result = self.report(self.reports_dir)
+        self.assertIn("no receives of 64.0 KiB or more, 8 smaller ones (--min-bytes)", result.stdout)
+        self.assertIn("=> only receives below --min-bytes were seen", result.stdout)
+        for seen, ignored in ((0, 0), (8, 7)):
+            self.change(path, lambda report: only_small(report, seen, ignored))
+            self.assertIn("=> no receives were seen", self.report(self.reports_dir).stdout)
+
+    def test_what_is_named_twice_counts_once(self):
+        self.sample("prealloc", "0", "1")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        result = self.report(self.reports_dir, path, self.reports_dir + "/")
+        self.assert_success(result)
+        self.assertEqual(result.stdout, self.report(self.reports_dir).stdout)
+        self.assertEqual([row[0] for row in self.rows(result.stdout)], ["0", "0", "1", "1"])
+
+    def test_the_later_state_of_a_process_counts(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        for name, seconds in (("aaa.json", -1), ("zzz.json", -2)):
+            def earlier(report):
+                report["written_unix_seconds"] += seconds
+                report["channels"] = []
+            self.change(path, earlier, to=os.path.join(self.reports_dir, name))
+        self.assertEqual(len(self.rows(self.report(self.reports_dir).stdout)), 2)
+
+    def test_only_plain_files_of_a_folder_are_read(self):
+        self.sample("prealloc", "0")
+        os.mkfifo(os.path.join(self.reports_dir, "pipe.json"))
+        os.mkdir(os.path.join(self.reports_dir, "folder.json"))
+        result = self.report(self.reports_dir + "/")
+        self.assert_success(result)
+        self.assertEqual(result.stderr.count("not a regular file"), 2)
+        self.assertNotIn("//", result.stderr)
+        self.assertEqual(len(self.rows(result.stdout)), 2)
+
     def test_single_file(self):
         self.sample("prealloc", "3", "4")
         path = os.path.join(self.reports_dir, "node_one-1003-900.json")
         result = self.report(path)
         self.assert_success(result)
         self.assertEqual({row[0] for row in self.rows(result.stdout)}, {"3"})
+
+    def test_folder_full_of_traps(self):
+        self.sample("prealloc", "0")
+        good = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        with open(good) as file:
+            report = json.load(file)
+        os.mkfifo(os.path.join(self.reports_dir, "pipe.json"))
+        os.mkdir(os.path.join(self.reports_dir, "folder.json"))
+        os.symlink("/dev/zero", os.path.join(self.reports_dir, "device.json"))
+        os.symlink("nowhere", os.path.join(self.reports_dir, "link.json"))
+        traps = {"deep.json": "[" * 1000000, "zero.json": "\0" * 100, "\x1b]0;name\x07.json": "{"}
+        for name, text in traps.items():
+            with open(os.path.join(self.reports_dir, name), "w") as file:
+                file.write(text)
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual(len(result.stderr.splitlines()), 7, result.stderr)
+        self.assertNotIn("\x1b", result.stderr)
+        self.assertEqual(len(self.rows(result.stdout)), 2)
+        result = self.report("--json", self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual(len(json.loads(result.stdout)["skipped"]), 7)
+
+    def test_hostile_reports(self):
+        self.sample("prealloc", "0")
+        good = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        with open(good) as file:
+            text = file.read()
+        evil = "\x1b]0;evil\x07\u009b31m\r\n\x7f"
+
+        def poisoned(value):
+            if isinstance(value, dict):
+                return {key: poisoned(child) for key, child in value.items()}
+            if isinstance(value, list):
+                return [poisoned(child) for child in value]
+            return evil if isinstance(value, str) else 2**63 - 1 if isinstance(value, int) else value
+
+        report = json.loads(text)
+        variants = [poisoned(report), dict(poisoned(report), process={"start_unix_seconds": 1e300, "rank": -5}),
+                    dict(report, process={}, channels=[1, None, [], "x", {}, {"decision": 5, "depth": "x", "lifetimes": 3}],
+                         totals={"held_bytes": -1}, evidence=5, warnings=[1, {}, evil], communicators=[1, {"id": 5}])]
+        for number, variant in enumerate(variants):
+            variant.update(schema=report["schema"], schema_version=report["schema_version"])
+            for arguments in ([], ["--json"]):
+                path = os.path.join(self.folder, f"hostile-{number}.json")
+                with open(path, "w") as file:
+                    json.dump(variant, file)
+                result = self.report(*arguments, path, path, good)
+                self.assert_success(result)
+                control = [c for c in result.stdout if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]
+                self.assertEqual(control if not arguments else [], [])
+                if arguments:
+                    self.assertGreaterEqual(json.loads(result.stdout)["totals"]["held_bytes"], 0)
+
+    def test_as_many_reports_as_a_large_job_leaves(self):
+        self.sample("prealloc", *[str(rank) for rank in range(512)])
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertEqual(len(self.rows(result.stdout)), 1024)
 
     def test_unusable_files_are_named_and_skipped(self):
         self.sample("prealloc", "0")

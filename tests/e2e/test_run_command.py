@@ -35,9 +35,11 @@ class RunCommandTest(support.TestCase):
                                  (["--interval", "0"], ["--interval", "0.05"]),
                                  (["--min-bytes", "lots"], ["--min-bytes", "64KiB"]),
                                  (["--slack", "-1"], ["--slack", "0 to 1024"]),
-                                 (["--cupti", "maybe"], ["--cupti", "learn"]),
+                                 (["--cupti", "maybe"], ["--cupti", "always or off"]),
                                  (["--report-dir", ""], ["--report-dir"]),
                                  (["--colour"], ["--colour", "--help"]),
+                                 (["--verbose=1"], ["--verbose takes no value"]),
+                                 (["--min-bytes", "0"], ["--min-bytes", "at least 1"]),
                                  (["-z"], ["-z", "--help"])):
             with self.subTest(arguments):
                 result = self.run_command(*arguments, "--", "echo", "ran")
@@ -140,10 +142,12 @@ sys.exit(5)
         self.assertEqual(result.stdout, "0\n")
 
     def test_help_and_version(self):
-        for arguments in (["--help"], ["run", "--help"], ["report", "--help"], ["--version"]):
+        for arguments in (["--help"], ["run", "--help"], ["report", "--help"], ["plan", "--help"], ["help"], ["--version"]):
             result = run([RECVPOOL, *arguments])
             self.assert_success(result)
             self.assertTrue(result.stdout)
             self.assertEqual(result.stderr, "")
+        self.assertEqual(run([RECVPOOL, "help"]).stdout, run([RECVPOOL, "--help"]).stdout)
         self.assertEqual(run([RECVPOOL]).returncode, 2)
+        self.assertIn("no option '--frobnicate'", run([RECVPOOL, "--frobnicate"]).stderr)
         self.assertEqual(run([RECVPOOL, "frobnicate"]).returncode, 2)

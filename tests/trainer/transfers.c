@@ -1,9 +1,12 @@
 // Point-to-point transfers. Owns the communicator, its stream, and the events of the groups of a step.
 #include "transfers.h"
 
+#include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "device.h"
+#include "stage.h"
 
 #define RP_NCCL(call)                                                                                        \
   do {                                                                                                       \
@@ -80,6 +83,14 @@ static struct rp_work *get_work(struct rp_transfers *t, size_t count) {
   return work;
 }
 
+/** Names the receive for NVTX as torch names its actions; without a tool that listens this does nothing. */
+static void push_range(const struct rp_truth_receive *receive) {
+  char name[64];
+  snprintf(name, sizeof name, "PP:%dRECV_%c%d", receive->stage,
+           receive->direction == RP_ACTIVATION ? 'F' : 'B', receive->microbatch);
+  nvtxRangePushA(name);
+}
+
 struct rp_work *rp_transfers_post(struct rp_transfers *t, const struct rp_transfer *list, size_t count) {
   struct rp_work *work = get_work(t, count);
   uint64_t *before_ns = calloc(count, sizeof *before_ns);
@@ -95,8 +106,10 @@ struct rp_work *rp_transfers_post(struct rp_transfers *t, const struct rp_transf
           ncclSend(op->buffer->memory, op->buffer->bytes, ncclUint8, op->peer, t->communicator, t->stream));
       work->sent[work->sent_count++] = op->buffer;
     } else {
+      push_range(&op->receive);
       RP_NCCL(
           ncclRecv(op->buffer->memory, op->buffer->bytes, ncclUint8, op->peer, t->communicator, t->stream));
+      nvtxRangePop();
     }
   }
   RP_NCCL(ncclGroupEnd());

@@ -86,8 +86,8 @@ static void good_values_are_taken(void **state) {
   assert_int_equal(config.slack, 0);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_SLACK", "1024", message, sizeof message), RP_OK);
   assert_int_equal(config.slack, 1024);
-  assert_int_equal(rp_config_set(&config, "RECVPOOL_CUPTI", "learn", message, sizeof message), RP_OK);
-  assert_int_equal(config.cupti, RP_CUPTI_LEARN);
+  assert_int_equal(rp_config_set(&config, "RECVPOOL_CUPTI", "off", message, sizeof message), RP_OK);
+  assert_int_equal(config.cupti, RP_CUPTI_OFF);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_VERBOSE", "1", message, sizeof message), RP_OK);
   assert_true(config.verbose);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_REPORT_DIR", "/a b", message, sizeof message), RP_OK);

@@ -152,6 +152,28 @@ static void counts_what_does_not_fit(void **state) {
   assert_int_equal(words.dropped, 10);
 }
 
+/* Structs of the largest kind are full of other words; the buffer among them is found wherever it stands. */
+static void finds_a_buffer_behind_more_words_than_fit(void **state) {
+  (void)state;
+  static uint64_t pack[512];
+  void *params[] = {pack};
+  const struct rp_param_layout layout[] = {{0, sizeof pack}};
+  for (size_t at = 0; at < 511; at += 73) {
+    for (size_t i = 0; i < 512; i++)
+      pack[i] = 0x555500000000 + i;
+    pack[at] = 0x7100;
+    pack[511] = 0x8900;
+    assert_true(rp_launch_collect(layout, 1, params, NULL, &filter, &words));
+    unsigned hits = 0;
+    for (size_t i = 0; i < words.count; i++) {
+      hits += words.words[i].hit;
+      if (words.words[i].hit) assert_int_equal(words.words[i].value, pack[words.words[i].offset / 8]);
+    }
+    assert_int_equal(hits, 2);
+    assert_int_equal(words.count + words.dropped, 512);
+  }
+}
+
 static void knows_nccl_by_name(void **state) {
   (void)state;
   assert_true(rp_launch_is_nccl("_Z22ncclDevKernel_SendRecv19ncclDevKernelArgs4KILi0EE"));
@@ -179,6 +201,7 @@ int main(void) {
       cmocka_unit_test_setup(reads_the_packed_buffer, reset),
       cmocka_unit_test_setup(tolerates_odd_packed_buffers, reset),
       cmocka_unit_test_setup(counts_what_does_not_fit, reset),
+      cmocka_unit_test_setup(finds_a_buffer_behind_more_words_than_fit, reset),
       cmocka_unit_test(knows_nccl_by_name),
       cmocka_unit_test(judges_drivers_by_their_name),
   };

@@ -4,7 +4,6 @@
 #include "runtime.h"
 #include "registration.h"
 
-#include <fatbinary_section.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -124,8 +123,8 @@ cudaError_t rt_variable_find(const void *address, CUdeviceptr *found, size_t *by
 RT_EXPORT void **__cudaRegisterFatBinary(void *wrapper) {
   struct binary *binary = calloc(1, sizeof *binary);
   if (!binary) return NULL;
-  const __fatBinC_Wrapper_t *fat = wrapper;
-  binary->image = fat && fat->magic == FATBINC_MAGIC && fat->data ? (const void *)fat->data : wrapper;
+  const struct rt_fat_binary *fat = wrapper;
+  binary->image = fat && fat->magic == RT_FAT_BINARY_MAGIC && fat->data ? (const void *)fat->data : wrapper;
   if (!binary->image) binary->image = "";
   return (void **)binary;
 }

@@ -12,7 +12,18 @@
 extern "C" {
 #endif
 
-/** Announces a device binary (a __fatBinC_Wrapper_t); the handle is for the calls below. Makes no driver
+/** What the compiler's host code registers: __fatBinC_Wrapper_t of fatbinary_section.h, which comes with nvcc
+ * only (registration_check.cpp holds them against each other). */
+struct rt_fat_binary {
+  int magic; /**< RT_FAT_BINARY_MAGIC */
+  int version;
+  const unsigned long long *data;
+  void *filename_or_fatbins;
+};
+#define RT_FAT_BINARY_MAGIC 0x466243B1
+#define RT_FAT_BINARY_VERSION 1
+
+/** Announces a device binary (a struct rt_fat_binary); the handle is for the calls below. Makes no driver
  * call. NULL without memory, and such a handle is ignored everywhere. All of these are thread-safe. */
 extern void **CUDARTAPI __cudaRegisterFatBinary(void *fatCubin);
 extern void CUDARTAPI __cudaRegisterFatBinaryEnd(void **fatCubinHandle);

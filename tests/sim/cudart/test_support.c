@@ -1,7 +1,6 @@
 /* Owns the kernels of the runtime's tests and the gate that holds one back. */
 #include "test_support.h"
 
-#include <fatbinary_section.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -90,7 +89,7 @@ static const struct rpsim_kernel kernels[] = {
 
 void support_register(void) {
   static const unsigned long long image[4];
-  static __fatBinC_Wrapper_t wrapper = {FATBINC_MAGIC, FATBINC_VERSION, image, NULL};
+  static struct rt_fat_binary wrapper = {RT_FAT_BINARY_MAGIC, RT_FAT_BINARY_VERSION, image, NULL};
   const struct {
     void (*symbol)(void);
     const char *name;

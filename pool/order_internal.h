@@ -1,0 +1,132 @@
+/** @file order_internal.h
+ * What the parts of pool/order share: the tables, and the few moves on clocks that all rules are made of.
+ */
+#ifndef RP_POOL_ORDER_INTERNAL_H
+#define RP_POOL_ORDER_INTERNAL_H
+
+#include "pool/order.h"
+#include "pool/order_index.h"
+
+#define RP_ORDER_CAPTURE_LOST UINT64_MAX /**< drawn into a capture, but which one is not known */
+
+/* Versions come from one counter, so that equal versions mean the same clock with the same content. */
+
+struct rp_order_context {
+  uint64_t *all;      /**< join over every stream there has been */
+  uint64_t *blocking; /**< join over the blocking ones, without the legacy stream */
+  uint64_t blocking_version;
+  uint64_t id;
+  uint32_t legacy; /**< stream slot, RP_ORDER_NO_SLOT while it has done nothing that matters */
+};
+
+struct rp_order_stream {
+  uint64_t
+      *full; /**< what has completed once all that the stream was told has: the clock of its next operation */
+  /** Clock of the latest operation's start. While not `split` it equals `full`; its own component is
+   * `start_own`. */
+  uint64_t *start;
+  uint64_t start_own;
+  uint64_t version;                                 /**< of `full` */
+  uint64_t seen_thread, seen_legacy, seen_blocking; /**< versions of what was joined last */
+  uint64_t capture;                                 /**< 0 = not capturing */
+  uint32_t context, component;                      /**< slots, or RP_ORDER_NO_SLOT */
+  bool split, blocking, legacy;
+};
+
+struct rp_order_thread {
+  uint64_t *clock;
+  uint64_t version;
+  uint32_t component;
+};
+
+enum rp_order_event_state {
+  RP_ORDER_EVENT_FREE,
+  RP_ORDER_EVENT_RECORDED,
+  RP_ORDER_EVENT_CAPTURED,
+  RP_ORDER_EVENT_FOREIGN
+};
+
+struct rp_order_event {
+  uint64_t *clock;
+  uint64_t capture; /**< the capture it was recorded in, 0 = none */
+  enum rp_order_event_state state;
+};
+
+struct rp_order_graph {
+  uint64_t *clock;
+  bool used;
+};
+
+/** One entry of every clock. Positions go on when it gets a new owner; those up to `base` are the former
+ * owners'. */
+struct rp_order_component {
+  uint64_t position, base;
+  uint64_t context, stream, thread; /**< ids of the owner; stream 0 = a thread */
+  uint32_t next_retired;
+  bool alive;
+};
+
+struct rp_order {
+  struct rp_order_limits limits;
+  struct rp_order_counts counts;
+  struct rp_order_index contexts, streams, threads, events, graphs;
+  struct rp_order_context *context;
+  struct rp_order_stream *stream;
+  struct rp_order_thread *thread;
+  struct rp_order_event *event;
+  struct rp_order_graph *graph;
+  struct rp_order_component *component;
+  uint64_t *clocks; /**< slab that all clocks lie in */
+  size_t bytes;
+  uint32_t width; /**< components ever used: as far as clocks need looking at */
+  uint32_t retired_first, retired_last;
+  uint32_t event_hand, graph_hand; /**< where the search for the next one to evict begins */
+  uint64_t tick;                   /**< source of versions and capture numbers */
+  uint32_t captures_active;
+  bool capture_lost; /**< something captured could not be stored: absent events may be captured ones */
+  bool foreign_lost; /**< a foreign event could not be stored: no event can be trusted */
+};
+
+/* ---- clocks ---- */
+
+/** into = into ⊔ from; true when that changed anything. */
+bool rp_order_clock_join(const struct rp_order *order, uint64_t *into, const uint64_t *from);
+void rp_order_clock_copy(const struct rp_order *order, uint64_t *into, const uint64_t *from);
+void rp_order_clock_clear(const struct rp_order *order, uint64_t *clock);
+
+/* ---- tables; each may answer NULL: there is none, or no room ---- */
+
+struct rp_order_context *rp_order_find_context(const struct rp_order *order, uint64_t context);
+struct rp_order_context *rp_order_get_context(struct rp_order *order, uint64_t context);
+struct rp_order_thread *rp_order_find_thread(const struct rp_order *order, uint64_t thread);
+struct rp_order_thread *rp_order_get_thread(struct rp_order *order, uint64_t thread);
+struct rp_order_stream *rp_order_find_stream(const struct rp_order *order, const struct rp_order_site *site);
+struct rp_order_stream *rp_order_get_stream(struct rp_order *order, const struct rp_order_site *site);
+struct rp_order_event *rp_order_find_event(const struct rp_order *order, uint64_t event);
+/** Makes room by evicting if it has to. */
+struct rp_order_event *rp_order_get_event(struct rp_order *order, uint64_t event);
+void rp_order_drop_event(struct rp_order *order, uint64_t event);
+struct rp_order_graph *rp_order_find_graph(const struct rp_order *order, uint64_t exec);
+struct rp_order_graph *rp_order_get_graph(struct rp_order *order, uint64_t exec);
+struct rp_order_context *rp_order_context_of(const struct rp_order *order,
+                                             const struct rp_order_stream *stream);
+
+/** A component for a new owner, or RP_ORDER_NO_SLOT. */
+uint32_t rp_order_component_take(struct rp_order *order, uint64_t context, uint64_t stream, uint64_t thread);
+/** Next position of the component, as a token. */
+rp_order_token rp_order_component_step(struct rp_order *order, uint32_t component);
+
+static inline uint32_t rp_order_token_component(rp_order_token token) {
+  return (uint32_t)(token >> 48) - 1; /* RP_ORDER_NO_SLOT for the unknown token */
+}
+static inline uint64_t rp_order_token_position(rp_order_token token) {
+  return token & ((UINT64_C(1) << 48) - 1);
+}
+
+/** Entry of the clock of the latest operation's start. */
+static inline uint64_t rp_order_start_at(const struct rp_order_stream *stream, uint32_t component) {
+  if (component == stream->component) return stream->start_own;
+  return stream->split ? stream->start[component] : stream->full[component];
+}
+
+#endif

@@ -1,0 +1,147 @@
+/* The questions of pool/order. They look up single entries of clocks and change nothing. */
+#include "pool/order_internal.h"
+
+bool rp_order_stale(const struct rp_order *order, rp_order_token token) {
+  const uint32_t component = rp_order_token_component(token);
+  return component >= order->width || rp_order_token_position(token) <= order->component[component].base;
+}
+
+bool rp_order_before_host(const struct rp_order *order, rp_order_token token, uint64_t thread) {
+  if (rp_order_stale(order, token)) return false;
+  const struct rp_order_thread *host = rp_order_find_thread(order, thread);
+  return host && host->clock[rp_order_token_component(token)] >= rp_order_token_position(token);
+}
+
+/* Through the implicit waits between the legacy stream and blocking streams; the stream may not exist yet. */
+static bool before_default(const struct rp_order *order, rp_order_token token,
+                           const struct rp_order_site *site, const struct rp_order_stream *stream) {
+  const uint32_t component = rp_order_token_component(token);
+  const uint64_t position = rp_order_token_position(token);
+  const struct rp_order_context *context =
+      stream ? rp_order_context_of(order, stream) : rp_order_find_context(order, site->context);
+  if (!context) return false;
+  if (site->stream == RP_ORDER_STREAM_LEGACY) return context->blocking[component] >= position;
+  const bool blocking = stream ? stream->blocking : site->stream == RP_ORDER_STREAM_PER_THREAD;
+  return blocking && context->legacy != RP_ORDER_NO_SLOT &&
+         order->stream[context->legacy].full[component] >= position;
+}
+
+bool rp_order_before(const struct rp_order *order, rp_order_token token, const struct rp_order_site *site) {
+  if (rp_order_stale(order, token)) return false;
+  const uint32_t component = rp_order_token_component(token);
+  const uint64_t position = rp_order_token_position(token);
+  const struct rp_order_stream *stream = rp_order_find_stream(order, site);
+  if ((site->flags & RP_ORDER_CAPTURED) || (stream && stream->capture)) return false;
+  if (rp_order_before_host(order, token, site->thread)) return true;
+  if (site->flags & RP_ORDER_PROGRAMMATIC) return stream && rp_order_start_at(stream, component) >= position;
+  if (stream && stream->full[component] >= position) return true;
+  return before_default(order, token, site, stream);
+}
+
+/* ---- frontier ---- */
+
+void rp_order_frontier_add(const struct rp_order *order, struct rp_order_frontier *frontier,
+                           rp_order_token token) {
+  if (rp_order_stale(order, token)) {
+    frontier->unknown = true;
+    return;
+  }
+  for (uint8_t i = 0; i < frontier->count; i++) {
+    if (rp_order_token_component(frontier->latest[i]) != rp_order_token_component(token)) continue;
+    if (rp_order_stale(order, frontier->latest[i]))
+      frontier->unknown = true; /* a former owner's: not covered */
+    if (frontier->latest[i] < token) frontier->latest[i] = token;
+    return;
+  }
+  if (frontier->count < RP_ORDER_FRONTIER)
+    frontier->latest[frontier->count++] = token;
+  else
+    frontier->unknown = true;
+}
+
+bool rp_order_frontier_before(const struct rp_order *order, const struct rp_order_frontier *frontier,
+                              const struct rp_order_site *site) {
+  if (frontier->unknown) return false;
+  for (uint8_t i = 0; i < frontier->count; i++)
+    if (!rp_order_before(order, frontier->latest[i], site)) return false;
+  return true;
+}
+
+/* ---- gaps ---- */
+
+static bool is_capturing(const struct rp_order *order, const struct rp_order_site *site) {
+  const struct rp_order_stream *stream = rp_order_find_stream(order, site);
+  return (site->flags & RP_ORDER_CAPTURED) || (stream && stream->capture);
+}
+
+/* Would synchronising the context order the access? Not one of a stream whose context is not known. */
+static bool context_covers(const struct rp_order *order, rp_order_token token, uint64_t context) {
+  const struct rp_order_context *found = rp_order_find_context(order, context);
+  return found && found->all[rp_order_token_component(token)] >= rp_order_token_position(token);
+}
+
+static struct rp_order_gap describe(const struct rp_order *order, rp_order_token token,
+                                    const struct rp_order_site *site) {
+  struct rp_order_gap gap = {.fix = RP_ORDER_FIX_NONE, .token = token};
+  if (rp_order_stale(order, token)) return gap;
+  const struct rp_order_component *component = &order->component[rp_order_token_component(token)];
+  gap.context = component->context;
+  gap.stream = component->stream;
+  gap.thread = component->thread;
+  if (gap.stream == RP_ORDER_STREAM_UNKNOWN || is_capturing(order, site))
+    return gap; /* the host's, or no help */
+  const struct rp_order_site from = {.context = gap.context, .stream = gap.stream, .thread = gap.thread};
+  const bool reachable =
+      component->alive && (gap.stream != RP_ORDER_STREAM_PER_THREAD || gap.thread == site->thread);
+  if (reachable)
+    gap.fix = is_capturing(order, &from) ? RP_ORDER_FIX_NONE : RP_ORDER_FIX_WAIT;
+  else if (context_covers(order, token, gap.context))
+    gap.fix = RP_ORDER_FIX_CONTEXT;
+  return gap;
+}
+
+/* Bits of the gaps that closing `gaps[which]` closes. */
+static unsigned closed_by(const struct rp_order *order, const struct rp_order_gap *gaps, size_t count,
+                          size_t which, uint64_t thread) {
+  const struct rp_order_gap *gap = &gaps[which];
+  unsigned closed = 1u << which;
+  if (gap->fix == RP_ORDER_FIX_NONE) return closed;
+  const struct rp_order_site from = {.context = gap->context, .stream = gap->stream, .thread = thread};
+  for (size_t i = 0; i < count; i++) {
+    bool closes = gap->fix == RP_ORDER_FIX_WAIT ? rp_order_before(order, gaps[i].token, &from)
+                                                : context_covers(order, gaps[i].token, gap->context);
+    if (closes) closed |= 1u << i;
+  }
+  return closed;
+}
+
+/* Smallest set of gaps whose closing closes all `count`: at most 2^RP_ORDER_FRONTIER sets to look at. */
+static unsigned fewest(const unsigned *closed, size_t count) {
+  const unsigned all = (1u << count) - 1;
+  unsigned best = all;
+  for (unsigned set = 0; set <= all; set++) {
+    if (__builtin_popcount(set) >= __builtin_popcount(best)) continue;
+    unsigned reached = 0;
+    for (size_t i = 0; i < count; i++)
+      if (set >> i & 1) reached |= closed[i];
+    if (reached == all) best = set;
+  }
+  return best;
+}
+
+size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontier *frontier,
+                     const struct rp_order_site *site, struct rp_order_gap gaps[RP_ORDER_FRONTIER + 1]) {
+  struct rp_order_gap open[RP_ORDER_FRONTIER];
+  unsigned closed[RP_ORDER_FRONTIER];
+  size_t count = 0, written = 0;
+  for (uint8_t i = 0; i < frontier->count; i++)
+    if (!rp_order_before(order, frontier->latest[i], site))
+      open[count++] = describe(order, frontier->latest[i], site);
+  for (size_t i = 0; i < count; i++)
+    closed[i] = closed_by(order, open, count, i, site->thread);
+  const unsigned chosen = count ? fewest(closed, count) : 0;
+  for (size_t i = 0; i < count; i++)
+    if (chosen >> i & 1) gaps[written++] = open[i];
+  if (frontier->unknown) gaps[written++] = (struct rp_order_gap){.fix = RP_ORDER_FIX_NONE};
+  return written;
+}

@@ -1,0 +1,74 @@
+/* Copying a pool's state out. */
+#include "pool/pool_internal.h"
+
+static void count_binding(struct rp_pool_info *info, const struct rp__pool_buffer *buffer) {
+  info->buffers++;
+  info->unbound += buffer->binding == RP_POOL_UNBOUND;
+  info->bound += buffer->binding == RP_POOL_BOUND;
+  info->private_buffers += buffer->binding == RP_POOL_PRIVATE;
+  info->lost += buffer->binding == RP_POOL_LOST;
+  info->pins_pending |= buffer->pinned;
+}
+
+void rp_pool_info(const struct rp_pool *pool, struct rp_pool_info *out) {
+  *out = pool->info;
+  out->classes = pool->class_count;
+  for (uint32_t b = 0; b < pool->buffer_count; b++) {
+    const struct rp__pool_buffer *buffer = &pool->buffers[b];
+    if (!buffer->in_use) continue;
+    if (!buffer->freed) count_binding(out, buffer);
+    out->cleanup_pending |= buffer->freed || buffer->binding == RP_POOL_LOST;
+  }
+  for (uint32_t m = 0; m < pool->memory_count; m++)
+    out->cleanup_pending |= pool->memories[m].in_use && pool->memories[m].doomed;
+}
+
+rp_status rp_pool_buffer(const struct rp_pool *pool, uint32_t id, struct rp_pool_buffer_info *out) {
+  const struct rp__pool_buffer *buffer = rp__pool_get(pool, id);
+  if (!buffer) return RP_ERROR_NOT_FOUND;
+  *out = (struct rp_pool_buffer_info){.address = buffer->address,
+                                      .bytes = buffer->bytes,
+                                      .mapped_bytes = buffer->mapped_bytes,
+                                      .binding = buffer->binding,
+                                      .life = buffer->life,
+                                      .class_id = buffer->class_id,
+                                      .slot = buffer->slot,
+                                      .touched = buffer->touched,
+                                      .pinned = buffer->pinned,
+                                      .flags = buffer->flags};
+  return RP_OK;
+}
+
+rp_status rp_pool_class(const struct rp_pool *pool, uint32_t class_id, struct rp_pool_class_info *out) {
+  if (class_id >= pool->class_count) return RP_ERROR_NOT_FOUND;
+  const struct rp__pool_class *class = &pool->classes[class_id];
+  *out = (struct rp_pool_class_info){.spec = class->spec,
+                                     .sharing = class->sharing,
+                                     .mapped_bytes = class->mapped_bytes,
+                                     .grown = class->grown,
+                                     .account = class->account};
+  for (uint32_t s = 0; s < class->spec.slots; s++)
+    out->slots_backed += class->slots[s].memory != RP_POOL_NONE;
+  for (uint32_t b = 0; b < pool->buffer_count; b++) {
+    const struct rp__pool_buffer *buffer = rp__pool_get(pool, b);
+    if (!buffer || buffer->class_id != class_id) continue;
+    out->buffers++;
+    out->bound += buffer->binding == RP_POOL_BOUND;
+    out->private_buffers += buffer->binding == RP_POOL_PRIVATE;
+  }
+  return RP_OK;
+}
+
+rp_status rp_pool_slot(const struct rp_pool *pool, uint32_t class_id, uint32_t slot, uint32_t *tenant,
+                       bool *backed) {
+  if (class_id >= pool->class_count || slot >= pool->classes[class_id].spec.slots) return RP_ERROR_NOT_FOUND;
+  const struct rp__pool_slot *found = &pool->classes[class_id].slots[slot];
+  if (tenant) *tenant = found->tenant;
+  if (backed) *backed = found->memory != RP_POOL_NONE;
+  return RP_OK;
+}
+
+const struct rp_pool_conflict *rp_pool_conflicts(const struct rp_pool *pool, size_t *count) {
+  *count = pool->conflict_count;
+  return pool->conflicts;
+}

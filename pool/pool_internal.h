@@ -1,0 +1,164 @@
+/** @file pool_internal.h
+ * What the files of the pool share:
+ *
+ *   pool.c           buffers, classes, allocation and the untouched-burst rule
+ *   pool_memory.c    physical memory: handles, mapping, accounting
+ *   pool_decide.c    what a receive, an access or a registration needs: pure
+ *   pool_commit.c    doing it
+ *   pool_activate.c  auto mode: the transaction, and the alias check
+ *   pool_fallback.c  quiescent points: back to private memory
+ *   pool_info.c      copying out
+ *   pool_names.c     words and sentences
+ *   pool_check.c     invariants
+ */
+#ifndef RP_POOL_POOL_INTERNAL_H
+#define RP_POOL_POOL_INTERNAL_H
+
+#include "pool/address_map.h"
+#include "pool/pool.h"
+
+/** One physical allocation. It lives as long as a buffer is mapped to it, or a transaction holds it. */
+struct rp__memory {
+  uint64_t handle, bytes;
+  uint32_t references; /**< buffers mapped to it, and transactions under way */
+  uint32_t class_id;   /**< whose account it is on; RP_POOL_NONE: the total only */
+  uint32_t slot;       /**< slot of that class, or RP_POOL_NONE */
+  bool in_use;
+  bool doomed; /**< nobody needs it, but release failed: tried again */
+};
+
+struct rp__pool_buffer {
+  uint64_t address, bytes, mapped_bytes;
+  uint32_t memory; /**< index of what is mapped, or RP_POOL_NONE */
+  uint32_t family; /**< planned size it may belong to, or RP_POOL_NONE */
+  uint32_t class_id, slot;
+  uint32_t flags;
+  enum rp_pool_binding binding;
+  enum rp_pool_life life;
+  bool in_use;
+  bool freed;               /**< gone for the program; the driver has not taken all of it back */
+  bool touched;             /**< a receive or an access was seen */
+  bool granted;             /**< was left unbacked at allocation */
+  bool pinned;              /**< keeps its slot until the next quiescent point makes it private */
+  struct rp_pool_site last; /**< last post or access */
+};
+
+struct rp__pool_slot {
+  uint32_t memory; /**< RP_POOL_NONE: nothing is bound to it */
+  uint32_t tenant; /**< whose data is in it, or RP_POOL_NONE */
+};
+
+struct rp__pool_class {
+  struct rp_pool_class_spec spec;
+  uint64_t mapped_bytes;
+  uint32_t family; /**< RP_POOL_NONE for auto */
+  uint32_t next_slot;
+  bool sharing;
+  uint64_t grown;
+  struct rp__pool_slot *slots; /**< [spec.slots] */
+  struct rp_pool_account account;
+};
+
+/** Planned classes of one mapped size: at allocation nobody can tell them apart. */
+struct rp__pool_family {
+  uint64_t mapped_bytes, least_bytes;
+  uint32_t slots;   /**< sum of K */
+  uint64_t buffers; /**< sum of N; 0 = not known */
+  bool sharing;
+  uint32_t members;       /**< buffers of that size alive */
+  uint32_t granted;       /**< of them left unbacked at allocation */
+  uint32_t untouched_run; /**< members allocated since anything last touched one of them */
+};
+
+struct rp_pool {
+  struct rp_backend backend;
+  struct rp_pool_options options;
+  uint64_t granularity;
+  uint64_t generation;
+  bool alias_checked;
+  struct rp__pool_buffer *buffers;
+  uint32_t buffer_count, buffer_capacity, buffers_free;
+  struct rp__memory *memories;
+  uint32_t memory_count, memory_capacity, memories_free;
+  struct rp__pool_class *classes;
+  uint32_t class_count;
+  struct rp__pool_family *families;
+  uint32_t family_count;
+  struct rp_address_map addresses; /**< value = buffer */
+  struct rp_pool_conflict *conflicts;
+  size_t conflict_count;
+  struct rp_pool_info info; /**< the counters; the rest is filled in on copying out */
+};
+
+/** Buffer alive for the program, or NULL. */
+struct rp__pool_buffer *rp__pool_get(const struct rp_pool *pool, uint32_t buffer);
+/** Slot of a bound buffer. */
+struct rp__pool_slot *rp__pool_slot_of(const struct rp_pool *pool, const struct rp__pool_buffer *buffer);
+/** Untouched, with memory of its own, and of a planned size: may still become a slot's first tenant. */
+bool rp__pool_convertible(const struct rp_pool *pool, const struct rp__pool_buffer *buffer);
+/** Something touched the buffer: ends the burst of its size. */
+void rp__pool_touch(struct rp_pool *pool, struct rp__pool_buffer *buffer, const struct rp_pool_site *site);
+/** New class at the end of the table; RP_ERROR_NO_MEMORY. rp__pool_class_drop takes the last one back. */
+rp_status rp__pool_class_add(struct rp_pool *pool, const struct rp_pool_class_spec *spec, uint32_t *class_id);
+void rp__pool_class_drop(struct rp_pool *pool);
+rp_status rp__pool_spec_check(const struct rp_pool *pool, const struct rp_pool_class_spec *spec);
+/** `bytes` rounded up to the granularity; 0 if that overflows. */
+uint64_t rp__pool_round(const struct rp_pool *pool, uint64_t bytes);
+void rp__pool_reason(struct rp_pool *pool, enum rp_pool_reason reason);
+/** Counts and keeps a conflict; RP_POOL_NO_CONFLICT is ignored. */
+void rp__pool_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conflict);
+
+/* pool_memory.c */
+
+/** New physical memory with one reference, on the account of `class_id`. */
+rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
+void rp__memory_hold(struct rp_pool *pool, uint32_t memory);
+/** Gives a reference up; the last one releases the memory and its slot. RP_POOL_NONE is allowed. */
+void rp__memory_drop(struct rp_pool *pool, uint32_t memory);
+/** Moves it to the account of a class and makes it the memory of a slot there (slot may be RP_POOL_NONE). */
+void rp__memory_assign(struct rp_pool *pool, uint32_t memory, uint32_t class_id, uint32_t slot);
+/** Releases again what could not be released; the first failure. */
+rp_status rp__memory_retry(struct rp_pool *pool);
+/** Maps `memory` at the buffer in place of what is there. On success the buffer holds a reference and has
+ * given up the one before. On failure all is as before, unless the driver refuses to put it back: then the
+ * buffer is RP_POOL_UNBOUND or RP_POOL_LOST. Contents are not moved. */
+rp_status rp__pool_remap(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
+/** Takes the mapping away and gives up the reference. */
+rp_status rp__pool_unmap(struct rp_pool *pool, struct rp__pool_buffer *buffer);
+/** Gives an unmapped buffer a binding without a slot, leaving its slot (and tenancy) if it had one. */
+void rp__pool_leave_slot(struct rp_pool *pool, uint32_t buffer, enum rp_pool_binding binding);
+/** Fresh private memory for the buffer; whatever it was bound to goes. */
+rp_status rp__pool_make_private(struct rp_pool *pool, uint32_t buffer);
+/** Moves the buffer to the one-to-one account of a class. */
+void rp__pool_set_class(struct rp_pool *pool, struct rp__pool_buffer *buffer, uint32_t class_id);
+void rp__account_one_to_one(struct rp_pool *pool, uint32_t class_id, int64_t bytes);
+/** Counts the result of a backend call and returns it. */
+rp_status rp__backend_result(struct rp_pool *pool, rp_status status);
+
+/** Writes through one address and reads through the other, in both directions, and puts back what was there;
+ * only compares where the contents are in use. RP_OK too where the backend has no words.
+ * RP_ERROR_UNAVAILABLE: they do not agree. */
+rp_status rp__alias_check(struct rp_pool *pool, uint64_t one, uint64_t other, uint64_t bytes, bool in_use);
+/** The same on two scratch addresses. */
+rp_status rp__alias_check_scratch(struct rp_pool *pool);
+
+/** Remappings that can be taken back: each move holds the memory that was mapped before. */
+struct rp__pool_moves {
+  struct rp__pool_move {
+    uint32_t buffer, before;
+  } * list; /**< room for all of them */
+  size_t count;
+};
+/** One more; on failure it is not added. */
+rp_status rp__pool_move(struct rp_pool *pool, struct rp__pool_moves *moves, uint32_t buffer, uint32_t memory);
+/** Takes all back, newest first. A buffer that the driver does not let go back is lost or unbound. */
+void rp__pool_moves_undo(struct rp_pool *pool, struct rp__pool_moves *moves);
+/** They stand: lets go of the memory before. */
+void rp__pool_moves_settle(struct rp_pool *pool, struct rp__pool_moves *moves);
+
+/* pool.c */
+
+/** Gives back what frees could not; the first failure. */
+rp_status rp__pool_cleanup(struct rp_pool *pool);
+
+#endif

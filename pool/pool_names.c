@@ -1,0 +1,70 @@
+/* Fixed words for JSON and sentences for people. */
+#include "pool/pool.h"
+
+#define WORD(table, value) ((size_t)(value) < sizeof(table) / sizeof *(table) ? (table)[value] : "unknown")
+
+const char *rp_pool_binding_name(enum rp_pool_binding binding) {
+  static const char *const words[] = {"unbound", "bound", "private", "lost"};
+  return WORD(words, binding);
+}
+
+const char *rp_pool_life_name(enum rp_pool_life life) {
+  static const char *const words[] = {"dead", "posted", "live", "released"};
+  return WORD(words, life);
+}
+
+const char *rp_pool_conflict_name(enum rp_pool_conflict_kind kind) {
+  static const char *const words[RP_POOL_CONFLICT_COUNT] = {
+      "none",         "early_reuse",   "unordered_reuse", "foreign_access",
+      "stale_access", "size_mismatch", "escaped_pointer", "interrupted_step"};
+  return WORD(words, kind);
+}
+
+static const struct {
+  const char *word, *sentence;
+} reasons[RP_POOL_REASON_COUNT] = {
+    [RP_POOL_NO_REASON] = {"none", "Nothing kept a buffer from sharing."},
+    [RP_POOL_SIZE_NEVER_SEEN] =
+        {"size_never_seen", "An allocation or receive has a size that the plan does not contain; make the "
+                            "plan with the sizes of this run."},
+    [RP_POOL_MORE_BUFFERS] = {"more_buffers",
+                              "There are more allocations of a planned size than the plan counts; those have "
+                              "memory of their own."},
+    [RP_POOL_MORE_IN_FLIGHT] =
+        {"more_in_flight", "All slots were in use when a receive was posted; plan more slots or add slack."},
+    [RP_POOL_FIRST_TOUCH] =
+        {"first_touch", "Something other than a receive used an allocation of a planned size first, so it "
+                        "is no receive buffer and has memory of its own."},
+    [RP_POOL_OTHER_CLASS] =
+        {"other_class", "A receive belongs to no planned class of its size, or to more than one; name the "
+                        "classes in the plan."},
+    [RP_POOL_CONFLICT] =
+        {"conflict", "The guard gave a buffer memory of its own to keep reuse safe; the conflicts say why."},
+    [RP_POOL_GRAPH_CAPTURED] = {"graph_captured",
+                                "A captured graph names the buffer, so it keeps memory of its own."},
+    [RP_POOL_REGISTERED] =
+        {"registered", "The buffer is registered with the communication library, so it keeps memory of its "
+                       "own; NCCL_LOCAL_REGISTER=0 avoids that."},
+    [RP_POOL_ESCAPED] = {"escaped",
+                         "The buffer was exported to another process, so it keeps memory of its own."},
+    [RP_POOL_OUT_OF_MEMORY] = {"out_of_memory", "The device had no memory for what was asked of it."},
+    [RP_POOL_BACKEND_FAILED] = {"backend_failed", "The driver refused to map or unmap memory."},
+    [RP_POOL_ALIAS_CHECK_FAILED] = {"alias_check_failed",
+                                    "A word written through one address was not seen through another, so "
+                                    "memory is not shared on this device."},
+    [RP_POOL_NOTHING_TO_SHARE] =
+        {"nothing_to_share", "Too few buffers are left to share a slot once those are taken out that are "
+                             "registered, exported or in a graph."},
+    [RP_POOL_STEP_INTERRUPTED] =
+        {"step_interrupted", "A step was broken off with receives open, so all buffers got memory of their "
+                             "own before the next one."},
+    [RP_POOL_SWITCHED_OFF] = {"switched_off", "The pool was switched off while the job ran."},
+};
+
+const char *rp_pool_reason_name(enum rp_pool_reason reason) {
+  return (size_t)reason < RP_POOL_REASON_COUNT ? reasons[reason].word : "unknown";
+}
+
+const char *rp_pool_reason_text(enum rp_pool_reason reason) {
+  return (size_t)reason < RP_POOL_REASON_COUNT ? reasons[reason].sentence : "Unknown reason.";
+}
