@@ -10,7 +10,8 @@ static int fail(rp_status status, const char *message) {
 }
 
 static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **plan,
-                           struct rp_plan_provenance *provenance, char *message, size_t message_size) {
+                           struct rp_plan_provenance *provenance, struct rp_plan_observation *observation,
+                           char *message, size_t message_size) {
   *provenance = (struct rp_plan_provenance){.replicas = a->replicas, .recvpool = RECVPOOL_VERSION};
   if (a->schedule) {
     provenance->kind = "schedule";
@@ -25,14 +26,17 @@ static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **p
   }
   provenance->kind = "report";
   provenance->source = a->from_report;
-  return rp_plan_from_reports(a->from_report, &a->options, plan, &provenance->note, message, message_size);
+  rp_status status =
+      rp_plan_from_reports(a->from_report, 0, &a->options, plan, observation, message, message_size);
+  provenance->note = !status && observation->note[0] ? observation->note : NULL;
+  return status;
 }
 
 /* JSON integers and the sums over replicas must hold every number. */
 static bool sums_fit(const struct rp_plan *plan, int32_t replicas) {
   struct rp_plan_totals t;
   uint64_t product;
-  rp_plan_totals(plan, &t);
+  rp_plan_totals_get(plan, &t);
   return !__builtin_mul_overflow(t.bytes_stock, (uint64_t)replicas, &product) && product <= INT64_MAX;
 }
 
@@ -65,25 +69,28 @@ static int put_out(const struct rp_plan_arguments *a, const struct rp_plan *plan
 static rp_status make_expectation(const struct rp_plan_arguments *a, struct rp_plan **plan, char *message,
                                   size_t message_size) {
   struct rp_plan_provenance ignored;
+  struct rp_plan_observation none;
   size_t length = a->lowered ? strlen(a->lowered) : 0;
   if (length > 5 && strcmp(a->lowered + length - 5, ".json") == 0)
     return rp_plan_from_plan(a->lowered, &a->options, plan, message, message_size);
-  return make_plan(a, plan, &ignored, message, message_size);
+  return make_plan(a, plan, &ignored, &none, message, message_size);
 }
 
 static int compare(const struct rp_plan_arguments *a) {
   struct rp_plan *plan = NULL, *run = NULL;
-  struct rp_plan_provenance provenance;
+  struct rp_plan_observation observation;
   char message[512] = "";
   rp_status status = make_expectation(a, &plan, message, sizeof(message));
   if (!status)
-    status =
-        rp_plan_from_reports(a->from_report, &a->options, &run, &provenance.note, message, sizeof(message));
-  size_t departures = status ? 0 : rp_plan_print_departures(plan, run, stdout);
+    status = rp_plan_from_reports(a->from_report, plan->ranks, &a->options, &run, &observation, message,
+                                  sizeof(message));
+  size_t departures = status ? 0 : rp_plan_print_departures(plan, run, observation.by_receipt, stdout);
   rp_plan_destroy(plan);
   rp_plan_destroy(run);
+  if (departures == SIZE_MAX) status = RP_ERROR_NO_MEMORY;
   if (status) return fail(status, message);
-  return departures || fflush(stdout) != 0 ? RP_EXIT_FAILURE : 0;
+  if (fflush(stdout) != 0 || ferror(stdout)) return fail(RP_ERROR_IO, "cannot write to stdout");
+  return departures ? RP_EXIT_FAILURE : 0;
 }
 
 int rp_cmd_plan(int argc, char **argv) {
@@ -94,8 +101,9 @@ int rp_cmd_plan(int argc, char **argv) {
   if (a.compare) return compare(&a);
   struct rp_plan *plan = NULL;
   struct rp_plan_provenance provenance;
+  struct rp_plan_observation observation;
   char message[512] = "";
-  rp_status status = make_plan(&a, &plan, &provenance, message, sizeof(message));
+  rp_status status = make_plan(&a, &plan, &provenance, &observation, message, sizeof(message));
   if (status) return fail(status, message);
   int result;
   if (a.stage >= plan->stages) {

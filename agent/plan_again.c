@@ -60,6 +60,8 @@ static bool take_items(const json_t *ranks, struct rp_plan_item *items, int32_t 
   memset(home, 0xff, sizeof(home));
   for (size_t r = 0; r < json_array_size(ranks); r++) {
     struct columns c;
+    const json_t *rank = json_object_get(json_array_get(ranks, r), "rank");
+    if (!json_is_integer(rank) || json_integer_value(rank) != (json_int_t)r) return false;
     take_columns(json_array_get(ranks, r), &c);
     for (size_t i = 0; i < c.count; i++, items++) {
       if (!take_item(&c, i, (int32_t)r, items)) return false;

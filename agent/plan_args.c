@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "agent/config.h"
 #include "agent/plan_command.h"
@@ -85,7 +86,7 @@ static int print_help(void) {
       "  --forward-only       evaluation: the forward is the last reader\n"
       "  --torch VERSION      whose transfers a schedule without them gets [2.10 to 2.14, which agree]\n"
       "  --post-at-use        as if receives were posted directly before their first reader\n\n"
-      "  --stage S            show this stage only\n"
+      "  --stage S            show this stage only (the document is always whole)\n"
       "  --replicas R         pipelines of the job, for its totals [1]\n"
       "  --show-timeline      the slots position by position\n"
       "  --json               one JSON document on stdout (share/recvpool/schema/plan.schema.json)\n"
@@ -124,12 +125,45 @@ static uint64_t type_bits(const char *name) {
   static const struct {
     const char *name;
     uint64_t bits;
-  } types[] = {{"bf16", 16},  {"bfloat16", 16}, {"fp16", 16}, {"float16", 16},  {"f16", 16},  {"half", 16},
-               {"fp32", 32},  {"float32", 32},  {"f32", 32},  {"float", 32},    {"fp64", 64}, {"float64", 64},
-               {"f64", 64},   {"fp8", 8},       {"f8", 8},    {"int8", 8},      {"uint8", 8}, {"int16", 16},
-               {"int32", 32}, {"int64", 64},    {"bool", 8},  {"complex64", 64}};
+  } types[] = {{"bf16", 16},
+               {"bfloat16", 16},
+               {"fp16", 16},
+               {"float16", 16},
+               {"f16", 16},
+               {"half", 16},
+               {"fp32", 32},
+               {"float32", 32},
+               {"f32", 32},
+               {"float", 32},
+               {"fp64", 64},
+               {"float64", 64},
+               {"f64", 64},
+               {"double", 64},
+               {"fp8", 8},
+               {"f8", 8},
+               {"float8_e4m3fn", 8},
+               {"float8_e4m3fnuz", 8},
+               {"float8_e5m2", 8},
+               {"float8_e5m2fnuz", 8},
+               {"float8_e8m0fnu", 8},
+               {"int8", 8},
+               {"uint8", 8},
+               {"short", 16},
+               {"int16", 16},
+               {"uint16", 16},
+               {"int", 32},
+               {"int32", 32},
+               {"uint32", 32},
+               {"long", 64},
+               {"int64", 64},
+               {"uint64", 64},
+               {"bool", 8},
+               {"complex32", 32},
+               {"complex64", 64},
+               {"complex128", 128}};
+  if (strncasecmp(name, "torch.", 6) == 0) name += 6;
   for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-    if (strcmp(types[i].name, name) == 0) return types[i].bits;
+    if (strcasecmp(types[i].name, name) == 0) return types[i].bits;
   return 0;
 }
 
@@ -159,10 +193,9 @@ static int take_size(struct rp_plan_arguments *a, int option, const char *value)
   bool ok = option == OPT_TENSOR ? parse_tensor(value, &bytes) : rp_parse_bytes(value, &bytes) == RP_OK;
   if (!ok || bytes == 0 || bytes > INT64_MAX)
     return wrong(option, value,
-                 option == OPT_TENSOR
-                     ? "a shape and a type (bf16, fp16, fp32, fp64, fp8, int8 to int64), such as "
-                       "2x2048x7168:bf16"
-                     : "a size of at least 1 byte, such as 436MiB");
+                 option == OPT_TENSOR ? "a shape and a type (bf16, fp16, fp32, fp64, fp8, int8 to int64, or "
+                                        "torch's names), such as 2x2048x7168:bf16"
+                                      : "a size of at least 1 byte, such as 436MiB");
   if (a->options.tensor_count == RP_PLAN_MAX_TENSORS) {
     rp_cmd_error("plan", "more than %d tensors", RP_PLAN_MAX_TENSORS);
     return RP_EXIT_USAGE;
@@ -254,6 +287,19 @@ static int usage(const char *message) {
   return RP_EXIT_USAGE;
 }
 
+/* Options that change a schedule say nothing about a run or a plan that was made already. */
+static int check_schedule_options(const struct rp_plan_arguments *a) {
+  const struct rp_plan_options *o = &a->options;
+  size_t length = a->lowered ? strlen(a->lowered) : 0;
+  bool saved = a->compare && length > 5 && strcmp(a->lowered + length - 5, ".json") == 0;
+  if ((a->schedule || a->lowered) && !saved) return -1;
+  if (o->forward_only || o->post_at_use || o->receive_ahead || o->torch_version || o->tensor_count)
+    return usage(
+        "a run or a saved plan says itself what is received when: leave off --buffer-bytes, --tensor, "
+        "--forward-only, --post-at-use, --receive-ahead and --torch");
+  return -1;
+}
+
 /* What options need of one another. */
 static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
   int sources = !!a->schedule + !!a->lowered + !!a->from_report;
@@ -262,9 +308,10 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
     if (left != wanted || a->lowered || a->from_report)
       return usage("--compare takes a saved plan or a schedule file, then the reports of a run; or "
                    "--schedule and the reports");
-    if (a->json || a->output || a->timeline || a->stage >= 0)
-      return usage("--compare prints its findings only: --json, --output, --stage and --show-timeline do not "
-                   "go with it");
+    if (a->json || a->output || a->timeline || a->stage >= 0 || a->replicas != 1)
+      return usage(
+          "--compare prints its findings only: --json, --output, --stage, --show-timeline and --replicas "
+          "do not go with it");
     a->lowered = a->schedule ? NULL : rest[0];
     a->from_report = rest[wanted - 1];
   } else if (left) {
@@ -274,9 +321,10 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
     return usage(sources ? "--schedule, --lowered and --from-report exclude one another"
                          : "nothing to plan: name one of --schedule, --lowered, --from-report and --compare");
   }
+  if (a->json && a->timeline) return usage("--json prints its document alone: leave off --show-timeline");
   if (!a->schedule && (a->stages || a->microbatches || a->ranks))
     return usage("--stages, --ranks and --microbatches belong to --schedule; a file says them itself");
-  if (!a->schedule) return -1;
+  if (!a->schedule) return check_schedule_options(a);
   if (!a->stages || !a->microbatches) return usage("--schedule needs --stages and --microbatches");
   if (!a->ranks) a->ranks = a->stages;
   if (a->stages % a->ranks)

@@ -27,10 +27,18 @@ struct rp_plan_arguments {
 /** Reads the command line. Returns -1 to go on, else the exit status; what is wrong has been said. */
 int rp_plan_take_arguments(int argc, char **argv, struct rp_plan_arguments *out);
 
-/** Plans from reports of an observed run. `note` becomes a sentence in static storage that belongs beside the
- * numbers, or NULL. On failure `message` holds one line. */
-rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                               const char **note, char *message, size_t message_size);
+/** What must be said beside the numbers of an observed run. */
+struct rp_plan_observation {
+  char note[400];  /**< sentences, or empty */
+  bool by_receipt; /**< microbatches have numbers by receipt only: buffers are allocated just in time */
+};
+
+/** Plans from reports of an observed run. Ranks have the numbers of the launcher, unless there are reports of
+ * `ranks` processes (0: any): then these are ranks 0, 1 … of a pipeline. On failure `message` holds one line.
+ */
+rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,
+                               struct rp_plan **out, struct rp_plan_observation *observation, char *message,
+                               size_t message_size);
 /** Plans from a schedule file of torch. On failure `message` holds one line that names the file. */
 rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
                             char *message, size_t message_size);
@@ -43,7 +51,9 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
                    FILE *out);
 /** Prints, per rank, which microbatch is in which slot at which position. */
 void rp_plan_print_timeline(const struct rp_plan *plan, int32_t stage, FILE *out);
-/** Prints where `run` departs from `plan`; returns how many departures there are. */
-size_t rp_plan_print_departures(const struct rp_plan *plan, const struct rp_plan *run, FILE *out);
+/** Prints where `run` departs from `plan`; returns how many departures there are, SIZE_MAX without memory.
+ * `by_receipt`: numbers of microbatches say nothing in the run. */
+size_t rp_plan_print_departures(const struct rp_plan *plan, const struct rp_plan *run, bool by_receipt,
+                                FILE *out);
 
 #endif

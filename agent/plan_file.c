@@ -138,7 +138,7 @@ static json_t *provenance_json(const struct rp_plan *plan, const struct rp_plan_
 
 static json_t *totals_json(const struct rp_plan *plan, int32_t replicas) {
   struct rp_plan_totals t;
-  rp_plan_totals(plan, &t);
+  rp_plan_totals_get(plan, &t);
   uint64_t n = (uint64_t)replicas;
   return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "buffers", (json_int_t)t.buffers, "slots",
                    (json_int_t)t.slots, "bytes_stock", (json_int_t)t.bytes_stock, "bytes_pooled",

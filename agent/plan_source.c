@@ -8,11 +8,16 @@
 /* --- schedule files --- */
 
 #define MOST_FILE_BYTES ((size_t)4 << 30)
+#define MOST_RANKS 65536
+#define MOST_PAIRS ((uint64_t)1 << 26) /* stages * microbatches */
 
+/* Reads to the end, or a little beyond the first NUL: no schedule has one, and the reader of schedules says
+ * so. */
 static char *read_file(const char *path, size_t *length) {
   FILE *file = fopen(path, "re");
   char *text = NULL;
   size_t used = 0, capacity = 0, got = 0;
+  bool binary = false;
   if (!file) return NULL;
   do {
     used += got;
@@ -25,7 +30,9 @@ static char *read_file(const char *path, size_t *length) {
       }
       text = grown;
     }
-  } while ((got = fread(text + used, 1, capacity - used, file)) > 0);
+    got = binary ? 0 : fread(text + used, 1, capacity - used, file);
+    binary = got && memchr(text + used, 0, got);
+  } while (got > 0);
   if (ferror(file)) goto failed;
   fclose(file);
   *length = used;
@@ -94,7 +101,7 @@ static rp_status add_channel(struct observed *o, const json_t *channel, int32_t 
     const json_t *l = json_array_get(lifetimes, i);
     uint64_t begin = count_of(l, "posted_sequence"), end = count_of(l, "last_access_sequence");
     uint64_t microbatch = count_of(l, "microbatch");
-    if (microbatch >= (1 << 24)) return RP_ERROR_INVALID;
+    if (microbatch >= (1 << 24)) return RP_ERROR_LIMIT;
     if ((int32_t)microbatch >= o->microbatches) o->microbatches = (int32_t)microbatch + 1;
     const struct rp_plan_item item = {.interval = {begin, end > begin ? end : begin},
                                       .bytes = count_of(channel, "buffer_bytes"),
@@ -122,7 +129,8 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
   for (size_t i = 0; !status && i < count; i++) {
     const json_t *channel = json_array_get(channels, i);
     uint64_t ordinal = count_of(channel, "stage_ordinal");
-    unsigned bit = 1u << direction_of(channel);
+    unsigned bit =
+        direction_of(channel) == RP_DIRECTION_GRADIENT ? 2 : 1; /* what is unknown shares with none */
     int32_t stage = first;
     while (stage < o->stages && (key[stage - first] != ordinal || (directions[stage - first] & bit)))
       stage++;
@@ -144,39 +152,81 @@ static int compare_items(const void *left, const void *right) {
   return (a->interval.begin > b->interval.begin) - (a->interval.begin < b->interval.begin);
 }
 
-static rp_status plan_set(const struct rp_read_set *set, const char *path,
-                          const struct rp_plan_options *options, struct rp_plan **out, const char **note,
-                          char *message, size_t message_size) {
+/* Rank of a report as its launcher said it, or -1. */
+static int32_t rank_of(const struct rp_read_set *set, size_t index) {
+  const json_t *rank = json_object_get(json_object_get(set->reports[index].json, "process"), "rank");
+  json_int_t value = json_is_integer(rank) ? json_integer_value(rank) : -1;
+  return value >= 0 && value < MOST_RANKS ? (int32_t)value : -1;
+}
+
+/* Whether the launcher's ranks can stand: each process has one and no two have the same. The set is sorted by
+ * them. */
+static bool has_ranks(const struct rp_read_set *set) {
+  for (size_t i = 0; i < set->count; i++)
+    if (rank_of(set, i) < 0 || (i && rank_of(set, i) == rank_of(set, i - 1))) return false;
+  return true;
+}
+
+static void take_note(const struct rp_read_set *set, const struct observed *o, int32_t ranks,
+                      struct rp_plan_observation *out) {
+  uint64_t world = count_of(json_object_get(set->reports[0].json, "process"), "world_size"), all = world;
+  if (all < (uint64_t)ranks) all = (uint64_t)ranks;
+  *out = (struct rp_plan_observation){.by_receipt = o->just_in_time > 0};
+  int used = 0;
+  if (set->count < all)
+    used = snprintf(out->note, sizeof(out->note),
+                    "Reports of %zu of %llu ranks: what the others receive is not counted. ", set->count,
+                    (unsigned long long)all);
+  const char *style =
+      !o->just_in_time ? ""
+      : !o->other_style
+          ? "The run allocates its receive buffers just in time: it holds no more than the depth, so there "
+            "is nothing to pool and the savings are those of a run that preallocates."
+          : "Part of the run allocates its receive buffers just in time: there the savings are those of a "
+            "run that preallocates.";
+  snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", style);
+  size_t length = strlen(out->note);
+  if (length && out->note[length - 1] == ' ') out->note[length - 1] = 0;
+}
+
+static rp_status plan_set(const struct rp_read_set *set, const char *path, int32_t wanted,
+                          const struct rp_plan_options *options, struct rp_plan **out,
+                          struct rp_plan_observation *observation, char *message, size_t message_size) {
   struct observed o = {0};
-  rp_status status = RP_OK;
-  for (size_t i = 0; !status && i < set->count; i++)
-    status = add_process(&o, set->reports[i].json, (int32_t)i);
+  rp_status status = set->count <= MOST_RANKS ? RP_OK : RP_ERROR_LIMIT;
+  bool numbered = set->count != (size_t)wanted && has_ranks(set);
+  int32_t ranks = 0;
+  for (size_t i = 0; !status && i < set->count; i++) {
+    int32_t rank = numbered ? rank_of(set, i) : (int32_t)i;
+    ranks = rank + 1;
+    status = add_process(&o, set->reports[i].json, rank);
+  }
+  if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > MOST_PAIRS) status = RP_ERROR_LIMIT;
   if (!status && !o.count) {
     snprintf(message, message_size,
              "%s: the reports hold no complete step; let the run go on for a few steps", path);
     status = RP_ERROR_NOT_FOUND;
   } else if (status) {
-    snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
+    snprintf(message, message_size, "%s: %s", path,
+             status == RP_ERROR_LIMIT ? "more ranks, channels or microbatches than any run has"
+                                      : rp_status_text(status));
   }
   if (status) {
     free(o.items);
     return status;
   }
   qsort(o.items, o.count, sizeof(*o.items), compare_items);
-  *note =
-      !o.just_in_time ? NULL
-      : !o.other_style
-          ? "The run allocates its receive buffers just in time: it holds no more than the depth, so there "
-            "is nothing to pool and the savings are those of a run that preallocates."
-          : "Part of the run allocates its receive buffers just in time: there the savings are those of a "
-            "run that preallocates.";
-  status = rp__plan_build(o.items, o.count, (int32_t)set->count, o.stages, o.microbatches, options, out);
-  if (status) snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
+  take_note(set, &o, ranks, observation);
+  status = rp__plan_build(o.items, o.count, ranks, o.stages, o.microbatches, options, out);
+  if (status)
+    snprintf(message, message_size, "%s: %s", path,
+             status == RP_ERROR_LIMIT ? "the sizes are too large to add up" : rp_status_text(status));
   return status;
 }
 
-rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                               const char **note, char *message, size_t message_size) {
+rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,
+                               struct rp_plan **out, struct rp_plan_observation *observation, char *message,
+                               size_t message_size) {
   struct rp_read_set set = {.subcommand = "plan"};
   rp_status status = rp_read_add(&set, path);
   if (!status) status = rp_read_finish(&set);
@@ -190,7 +240,7 @@ rp_status rp_plan_from_reports(const char *path, const struct rp_plan_options *o
     snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
              set.job_count);
   } else {
-    status = plan_set(&set, path, options, out, note, message, message_size);
+    status = plan_set(&set, path, ranks, options, out, observation, message, message_size);
   }
   rp_read_fini(&set);
   return status;

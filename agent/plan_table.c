@@ -41,7 +41,7 @@ static void print_pool(const struct rp_plan_pool *p, bool sizes, FILE *out) {
 static void print_totals(const struct rp_plan *plan, int32_t replicas, bool sizes, FILE *out) {
   uint64_t slots[RP_PLAN_GRANULARITY_COUNT] = {0};
   struct rp_plan_totals t;
-  rp_plan_totals(plan, &t);
+  rp_plan_totals_get(plan, &t);
   for (int32_t r = 0; r < plan->ranks; r++)
     for (int g = 0; g < RP_PLAN_GRANULARITY_COUNT; g++)
       slots[g] += plan->rank[r].slots[g];
@@ -68,7 +68,7 @@ static void print_totals(const struct rp_plan *plan, int32_t replicas, bool size
 void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *provenance, int32_t stage,
                    FILE *out) {
   struct rp_plan_totals t;
-  rp_plan_totals(plan, &t);
+  rp_plan_totals_get(plan, &t);
   bool sizes = t.bytes_stock > 0;
   fprintf(out, "%s: %d rank%s, %d stage%s, %d microbatch%s\n\n", provenance->source, (int)plan->ranks,
           plan->ranks == 1 ? "" : "s", (int)plan->stages, plan->stages == 1 ? "" : "s",
@@ -144,72 +144,81 @@ void rp_plan_print_timeline(const struct rp_plan *plan, int32_t stage, FILE *out
 
 /* --- departures --- */
 
-/* The pools of one rank and direction in the order in which they first receive; `n`-th of them or NULL.
- * Stages of a run have no names, so pools are matched by this order. */
-static const struct rp_plan_pool *nth_pool(const struct rp_plan *plan, int32_t rank, int direction,
-                                           size_t n) {
-  size_t found = 0;
-  int32_t seen[64];
-  for (size_t i = 0; i < plan->item_count; i++) {
+/* Pools in the order in which they first receive, rank after rank. Stages of a run have no names, so pools of
+ * one rank and direction are matched by this order. */
+struct lanes {
+  const struct rp_plan_pool **at;
+  size_t count;
+  size_t next_pool, next_item; /* first of the rank that is compared */
+};
+
+static bool lanes_init(struct lanes *l, const struct rp_plan *plan) {
+  size_t keys = 2 * (size_t)plan->stages;
+  const struct rp_plan_pool **pool_of = calloc(keys + 1, sizeof(*pool_of));
+  *l = (struct lanes){.at = calloc(plan->pool_count + 1, sizeof(*l->at))};
+  bool ok = l->at && pool_of;
+  for (size_t p = 0; ok && p < plan->pool_count; p++)
+    pool_of[2 * plan->pools[p].stage + (plan->pools[p].direction == RP_PLAN_GRADIENT)] = &plan->pools[p];
+  for (size_t i = 0; ok && i < plan->item_count; i++) {
     const struct rp_plan_item *item = &plan->items[i];
-    bool known = item->rank != rank || (int)item->direction != direction;
-    for (size_t j = 0; j < found && !known; j++)
-      known = seen[j] == item->stage;
-    if (known) continue;
-    if (found == n) {
-      for (size_t p = 0; p < plan->pool_count; p++)
-        if (plan->pools[p].stage == item->stage && plan->pools[p].direction == direction)
-          return &plan->pools[p];
-      return NULL;
-    }
-    if (found == sizeof(seen) / sizeof(seen[0])) return NULL;
-    seen[found++] = item->stage;
+    const struct rp_plan_pool **pool = &pool_of[2 * item->stage + (item->direction == RP_DIRECTION_GRADIENT)];
+    if (*pool) l->at[l->count++] = *pool;
+    *pool = NULL;
+  }
+  free(pool_of);
+  return ok;
+}
+
+/* The next pool of a rank and direction from `*at` on, or NULL. */
+static const struct rp_plan_pool *next_lane(const struct lanes *l, size_t *at, int32_t rank, int direction) {
+  while (*at < l->count && l->at[*at]->rank == rank) {
+    const struct rp_plan_pool *pool = l->at[(*at)++];
+    if (pool->direction == direction) return pool;
   }
   return NULL;
 }
 
-static size_t compare_pools(const struct rp_plan *plan, const struct rp_plan *run, int32_t rank,
-                            int direction, FILE *out) {
+static size_t compare_pool(const struct rp_plan_pool *a, const struct rp_plan_pool *b, FILE *out) {
+  const char *word = rp_direction_name((enum rp_direction)(a ? a : b)->direction);
+  if (!b) {
+    fprintf(out, "rank %d: the plan receives %ss of stage %d, the run does not\n", (int)a->rank, word,
+            (int)a->stage);
+    return 1;
+  }
+  if (!a) {
+    fprintf(out, "rank %d: the run receives %ss that the plan does not have (%u per step)\n", (int)b->rank,
+            b->direction ? word : "buffer", b->buffers);
+    return 1;
+  }
+  const unsigned values[2][2] = {{a->buffers, b->buffers}, {a->depth, b->depth}};
   size_t departures = 0;
-  for (size_t n = 0;; n++) {
-    const struct rp_plan_pool *a = nth_pool(plan, rank, direction, n), *b = nth_pool(run, rank, direction, n);
-    const char *word = rp_direction_name((enum rp_direction)direction);
+  for (size_t v = 0; v < 2; v++) {
+    if (values[v][0] == values[v][1]) continue;
+    fprintf(out, "rank %d, stage %d, %s: %c is %u in the plan and %u in the run\n", (int)a->rank,
+            (int)a->stage, word, "ND"[v], values[v][0], values[v][1]);
+    departures++;
+  }
+  return departures;
+}
+
+static size_t compare_pools(const struct lanes *plan, const struct lanes *run, int32_t rank, int direction,
+                            FILE *out) {
+  size_t departures = 0, in_plan = plan->next_pool, in_run = run->next_pool;
+  for (;;) {
+    const struct rp_plan_pool *a = next_lane(plan, &in_plan, rank, direction);
+    const struct rp_plan_pool *b = next_lane(run, &in_run, rank, direction);
     if (!a && !b) return departures;
-    if (!b) {
-      fprintf(out, "rank %d: the plan receives %ss of stage %d, the run does not\n", (int)rank, word,
-              (int)a->stage);
-      departures++;
-    } else if (!a) {
-      fprintf(out, "rank %d: the run receives %ss that the plan does not have (%u per step)\n", (int)rank,
-              word, b->buffers);
-      departures++;
-    } else {
-      const unsigned values[2][2] = {{a->buffers, b->buffers}, {a->depth, b->depth}};
-      static const char *const names[] = {"N", "D"};
-      for (size_t v = 0; v < 2; v++) {
-        if (values[v][0] == values[v][1]) continue;
-        fprintf(out, "rank %d, stage %d, %s: %s is %u in the plan and %u in the run\n", (int)rank,
-                (int)a->stage, word, names[v], values[v][0], values[v][1]);
-        departures++;
-      }
-    }
+    departures += compare_pool(a, b, out);
   }
 }
 
-static size_t first_item(const struct rp_plan *plan, int32_t rank) {
-  size_t i = 0;
-  while (i < plan->item_count && plan->items[i].rank < rank)
-    i++;
-  return i;
-}
-
 /* The first receive of a rank that comes in another order. */
-static size_t compare_order(const struct rp_plan *plan, const struct rp_plan *run, int32_t rank, FILE *out) {
-  size_t a = first_item(plan, rank), b = first_item(run, rank);
+static size_t compare_order(const struct rp_plan *plan, const struct rp_plan *run, size_t a, size_t b,
+                            int32_t rank, bool by_receipt, FILE *out) {
   for (size_t n = 1; a < plan->item_count && b < run->item_count; a++, b++, n++) {
     const struct rp_plan_item *x = &plan->items[a], *y = &run->items[b];
     if (x->rank != rank || y->rank != rank) return 0;
-    if (x->direction == y->direction && x->microbatch == y->microbatch) continue;
+    if (x->direction == y->direction && (by_receipt || x->microbatch == y->microbatch)) continue;
     fprintf(out, "rank %d: receive %zu of a step is %s %d in the plan and %s %d in the run\n", (int)rank, n,
             rp_direction_name(x->direction), (int)x->microbatch, rp_direction_name(y->direction),
             (int)y->microbatch);
@@ -218,19 +227,52 @@ static size_t compare_order(const struct rp_plan *plan, const struct rp_plan *ru
   return 0;
 }
 
-size_t rp_plan_print_departures(const struct rp_plan *plan, const struct rp_plan *run, FILE *out) {
+static bool has_rank(const struct lanes *l, int32_t rank) {
+  return l->next_pool < l->count && l->at[l->next_pool]->rank == rank;
+}
+
+/* Behind everything of `rank`. */
+static void skip_rank(struct lanes *l, const struct rp_plan *plan, int32_t rank) {
+  while (l->next_pool < l->count && l->at[l->next_pool]->rank <= rank)
+    l->next_pool++;
+  while (l->next_item < plan->item_count && plan->items[l->next_item].rank <= rank)
+    l->next_item++;
+}
+
+static size_t compare_ranks(const struct rp_plan *plan, const struct rp_plan *run, struct lanes lanes[2],
+                            bool by_receipt, FILE *out) {
   size_t departures = 0;
-  if (plan->ranks != run->ranks) {
-    fprintf(out, "the plan has %d ranks and the run %d\n", (int)plan->ranks, (int)run->ranks);
-    departures++;
-  }
   int32_t ranks = plan->ranks < run->ranks ? plan->ranks : run->ranks;
   for (int32_t r = 0; r < ranks; r++) {
-    for (int d = RP_PLAN_ACTIVATION; d <= RP_PLAN_GRADIENT; d++)
-      departures += compare_pools(plan, run, r, d, out);
-    departures += compare_order(plan, run, r, out);
+    if (has_rank(&lanes[0], r) && !has_rank(&lanes[1], r)) {
+      fprintf(out, "rank %d: the run shows no receives; is its report there?\n", (int)r);
+      departures++;
+    } else {
+      for (int d = RP_DIRECTION_UNKNOWN; d <= RP_DIRECTION_GRADIENT; d++)
+        departures += compare_pools(&lanes[0], &lanes[1], r, d, out);
+      departures += compare_order(plan, run, lanes[0].next_item, lanes[1].next_item, r, by_receipt, out);
+    }
+    skip_rank(&lanes[0], plan, r);
+    skip_rank(&lanes[1], run, r);
   }
-  if (!departures)
-    fputs("the run follows the plan: same buffers, depths and order of receives on every rank\n", out);
   return departures;
+}
+
+size_t rp_plan_print_departures(const struct rp_plan *plan, const struct rp_plan *run, bool by_receipt,
+                                FILE *out) {
+  size_t departures = 0;
+  struct lanes lanes[2] = {{0}};
+  if (lanes_init(&lanes[0], plan) && lanes_init(&lanes[1], run)) {
+    if (plan->ranks != run->ranks)
+      fprintf(out, "the plan has %d ranks and the run %d\n", (int)plan->ranks, (int)run->ranks);
+    departures = (plan->ranks != run->ranks) + compare_ranks(plan, run, lanes, by_receipt, out);
+  } else {
+    departures = SIZE_MAX;
+  }
+  free(lanes[0].at);
+  free(lanes[1].at);
+  if (departures) return departures;
+  fprintf(out, "the run follows the plan: same buffers, depths and order of receives on every rank%s\n",
+          by_receipt ? " (whose microbatches it shows by order of receipt only)" : "");
+  return 0;
 }

@@ -2,11 +2,11 @@
 #include "pool/plan.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "pool/schedule_internal.h"
+#include "pool/text.h"
 
 static const char *const granularity_names[RP_PLAN_GRANULARITY_COUNT] = {"stage", "direction", "rank"};
 
@@ -20,12 +20,22 @@ int rp_plan_granularity_of(const char *name) {
   return -1;
 }
 
+/* What is wrong with options, or NULL. */
+static const char *wrong_option(const struct rp_plan_options *options) {
+  if (options->size != sizeof(*options))
+    return "the options have another size than this library's; start from RP_PLAN_OPTIONS_INIT";
+  if (options->torch_version != 0 && options->torch_version < 206)
+    return "torch_version must be 0 or at least 206, which stands for torch 2.6";
+  if (options->granularity < 0 || options->granularity >= RP_PLAN_GRANULARITY_COUNT)
+    return "granularity must be RP_PLAN_STAGE, RP_PLAN_DIRECTION or RP_PLAN_RANK";
+  if (options->tensor_count && !options->tensor_bytes)
+    return "tensor_bytes is NULL; set it, or tensor_count to 0";
+  return NULL;
+}
+
 rp_status rp__plan_options_check(const struct rp_plan_options *options, uint64_t *buffer_bytes) {
   uint64_t sum = 0;
-  if (options->size != sizeof(*options) || (options->torch_version != 0 && options->torch_version < 206) ||
-      options->granularity < 0 || options->granularity >= RP_PLAN_GRANULARITY_COUNT ||
-      (options->tensor_count && !options->tensor_bytes))
-    return RP_ERROR_INVALID;
+  if (wrong_option(options)) return RP_ERROR_INVALID;
   for (size_t i = 0; i < options->tensor_count; i++)
     if (__builtin_add_overflow(sum, options->tensor_bytes[i], &sum)) return RP_ERROR_LIMIT;
   *buffer_bytes = sum;
@@ -33,21 +43,36 @@ rp_status rp__plan_options_check(const struct rp_plan_options *options, uint64_t
 }
 
 static rp_status tell(rp_status status, char *message, size_t size, const struct rp_schedule_error *error) {
+  struct rp_text text;
   if (!message || !size) return status;
-  if (status == RP_ERROR_LIMIT)
-    snprintf(message, size, "the sizes are too large to add up in 64 bits");
-  else if (!error || !error->message[0])
-    snprintf(message, size, "%s", rp_status_text(status));
-  else if (error->row == SIZE_MAX)
-    snprintf(message, size, "%s%s%s", error->token, error->token[0] ? ": " : "", error->message);
-  else if (error->column == SIZE_MAX)
-    snprintf(message, size, "row %zu: %s%s%s", error->row + 1, error->token, error->token[0] ? ": " : "",
-             error->message);
-  else
-    snprintf(message, size, "row %zu, column %zu: %s%s%s", error->row + 1, error->column + 1, error->token,
-             error->token[0] ? ": " : "", error->message);
+  rp_text_init(&text, message, size);
+  if (status == RP_ERROR_LIMIT || !error->message[0]) {
+    rp_text_string(&text, status == RP_ERROR_LIMIT ? "the sizes are too large to add up in 64 bits"
+                                                   : rp_status_text(status));
+    return status;
+  }
+  if (error->row != SIZE_MAX) rp_text_format(&text, "row %zu", error->row + 1);
+  if (error->row != SIZE_MAX && error->column != SIZE_MAX)
+    rp_text_format(&text, ", column %zu", error->column + 1);
+  if (error->row != SIZE_MAX) rp_text_string(&text, ": ");
+  if (error->token[0]) rp_text_format(&text, "%s: ", error->token);
+  rp_text_string(&text, error->message);
   return status;
 }
+
+/* Checks the options of a caller before anything else is done. */
+static rp_status check_options(const struct rp_plan_options *options, char *message, size_t size) {
+  struct rp_schedule_error error = {.row = SIZE_MAX, .column = SIZE_MAX};
+  struct rp_text text;
+  uint64_t bytes;
+  rp_status status = rp__plan_options_check(options, &bytes);
+  const char *wrong = wrong_option(options);
+  rp_text_init(&text, error.message, sizeof(error.message));
+  if (wrong) rp_text_string(&text, wrong);
+  return status ? tell(status, message, size, &error) : RP_OK;
+}
+
+static const struct rp_plan_options default_options = RP_PLAN_OPTIONS_INIT;
 
 static enum rp_lowering lowering_of(const struct rp_plan_options *options) {
   if (options->torch_version == 0) return RP_LOWERING_TORCH_2_10;
@@ -78,11 +103,13 @@ rp_status rp_plan_create_named(const char *name, int32_t ranks, int32_t chunks, 
                                size_t message_size) {
   struct rp_schedule schedule;
   struct rp_schedule_error error = {0};
+  if (!options) options = &default_options;
+  rp_status status = check_options(options, message, message_size);
+  if (status) return status;
   bool written =
       name && (strcmp(name, "gpipe") == 0 || strcmp(name, "1f1b") == 0); /* with transfers of its own */
-  rp_status status = written
-                         ? rp_schedule_generate(name, ranks, chunks, microbatches, &schedule, &error)
-                         : rp__schedule_compute_order(name, ranks, chunks, microbatches, &schedule, &error);
+  status = written ? rp_schedule_generate(name, ranks, chunks, microbatches, &schedule, &error)
+                   : rp__schedule_compute_order(name, ranks, chunks, microbatches, &schedule, &error);
   if (status) return tell(status, message, message_size, &error);
   status = plan_and_free(&schedule, options, name, plan, message, message_size);
   for (size_t i = 0; !status && strcmp(name, "1f1b") == 0 && i < (*plan)->pool_count; i++) {
@@ -97,7 +124,10 @@ rp_status rp_plan_create_csv(const char *text, size_t length, const struct rp_pl
                              struct rp_plan **plan, char *message, size_t message_size) {
   struct rp_schedule schedule;
   struct rp_schedule_error error = {0};
-  rp_status status = rp_schedule_parse(text, length, &schedule, &error);
+  if (!options) options = &default_options;
+  rp_status status = check_options(options, message, message_size);
+  if (status) return status;
+  status = rp_schedule_parse(text, length, &schedule, &error);
   if (status) return tell(status, message, message_size, &error);
   return plan_and_free(&schedule, options, "schedule file", plan, message, message_size);
 }
@@ -137,7 +167,7 @@ rp_status rp_plan_pool_get(const struct rp_plan *plan, size_t index, struct rp_p
   return RP_OK;
 }
 
-void rp_plan_totals(const struct rp_plan *plan, struct rp_plan_totals *out) {
+void rp_plan_totals_get(const struct rp_plan *plan, struct rp_plan_totals *out) {
   *out = (struct rp_plan_totals){0};
   for (size_t i = 0; i < plan->class_count; i++) {
     out->buffers += plan->classes[i].buffers;

@@ -3,9 +3,10 @@
 #include "pool/schedule_internal.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "pool/text.h"
 
 static const struct {
   const char *token;
@@ -45,10 +46,12 @@ bool rp__kind_is_transfer(enum rp_action_kind kind) {
 }
 
 int rp_action_format(const struct rp_action *action, char *out, size_t out_size) {
-  if (action->microbatch < 0)
-    return snprintf(out, out_size, "%d%s", (int)action->stage, rp_action_kind_token(action->kind));
-  return snprintf(out, out_size, "%d%s%d", (int)action->stage, rp_action_kind_token(action->kind),
-                  (int)action->microbatch);
+  struct rp_text text;
+  rp_text_init(&text, out, out_size);
+  rp_text_number(&text, action->stage);
+  rp_text_string(&text, rp_action_kind_token(action->kind));
+  if (action->microbatch >= 0) rp_text_number(&text, action->microbatch);
+  return (int)text.length;
 }
 
 static bool row_reserve(struct rp__row *row, size_t more) {
@@ -138,9 +141,11 @@ rp_status rp__schedule_fail(struct rp_schedule_error *error, rp_status status, s
   error->column = column;
   error->token[0] = 0;
   if (action) rp_action_format(action, error->token, sizeof(error->token));
+  struct rp_text text;
   va_list arguments;
+  rp_text_init(&text, error->message, sizeof(error->message));
   va_start(arguments, format);
-  vsnprintf(error->message, sizeof(error->message), format, arguments);
+  rp_text_vformat(&text, format, arguments);
   va_end(arguments);
   return status;
 }

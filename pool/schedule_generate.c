@@ -30,7 +30,7 @@ static rp_status check_numbers(enum order order, const char *name, int32_t ranks
   if (order == ORDER_NONE)
     return rp__schedule_fail(
         error, RP_ERROR_NOT_FOUND, SIZE_MAX, SIZE_MAX, NULL,
-        "no schedule is named '%.60s'; known are gpipe, 1f1b, interleaved_1f1b and looped_bfs",
+        "no schedule is named '%.*s'; known are gpipe, 1f1b, interleaved_1f1b and looped_bfs", 60,
         name ? name : "");
   if (ranks < 1 || chunks < 1 || microbatches < 1)
     return rp__schedule_fail(error, RP_ERROR_SCHEDULE, SIZE_MAX, SIZE_MAX, NULL,

@@ -7,9 +7,10 @@
 #include "pool/schedule_internal.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "pool/text.h"
 
 /* Names that torch has used. BW is the whole backward in trees of late 2024, where B was its input half. */
 enum { NAME_BW = RP_ACTION_WAIT_REDUCE_GRAD + 1 };
@@ -36,23 +37,23 @@ struct reader {
 /* --- errors --- */
 
 static void copy_token(struct rp_schedule_error *error, struct span token) {
-  size_t used = 0;
-  for (size_t i = 0; i < token.length && used + 4 < sizeof(error->token); i++) {
-    unsigned char c = (unsigned char)token.at[i];
-    used += (size_t)snprintf(error->token + used, sizeof(error->token) - used,
-                             c < 0x20 || c >= 0x7f ? "\\x%02x" : "%c", c);
-  }
+  struct rp_text text;
+  rp_text_init(&text, error->token, sizeof(error->token));
+  for (size_t i = 0; i < token.length && text.length + 4 < sizeof(error->token); i++)
+    rp_text_escaped(&text, (unsigned char)token.at[i]);
 }
 
 __attribute__((format(printf, 3, 4))) static rp_status refuse(struct reader *r, struct span token,
                                                               const char *format, ...) {
   if (!r->error) return RP_ERROR_SYNTAX;
-  char message[sizeof(r->error->message)];
+  struct rp_text text;
   va_list arguments;
+  rp_text_init(&text, r->error->message, sizeof(r->error->message));
   va_start(arguments, format);
-  vsnprintf(message, sizeof(message), format, arguments);
+  rp_text_vformat(&text, format, arguments);
   va_end(arguments);
-  rp__schedule_fail(r->error, RP_ERROR_SYNTAX, r->row, r->column, NULL, "%s", message);
+  r->error->row = r->row;
+  r->error->column = r->column;
   copy_token(r->error, token);
   return RP_ERROR_SYNTAX;
 }
@@ -256,9 +257,13 @@ static rp_status read_cell(struct reader *r) {
   }
   for (size_t i = 0; i < cell.length; i++) {
     unsigned char c = (unsigned char)cell.at[i];
-    if (c < 0x20 || c >= 0x7f)
-      return refuse(r, cell, "byte 0x%02x: this is not a schedule file, which is plain text such as 0F0,0F1",
-                    c);
+    if (c >= 0x20 && c < 0x7f) continue;
+    char shown[8]; /* as \\x1f */
+    struct rp_text text;
+    rp_text_init(&text, shown, sizeof(shown));
+    rp_text_escaped(&text, c);
+    return refuse(r, cell, "byte 0%s: this is not a schedule file, which is plain text such as 0F0,0F1",
+                  shown + 1);
   }
   return cell.at[0] == '(' ? read_compound(r, cell) : read_simple(r, cell, 0);
 }

@@ -39,7 +39,7 @@ enum rp_plan_granularity {
 };
 
 /** Options of a plan. Start from RP_PLAN_OPTIONS_INIT, which sets `size`; fields added in later versions are
- * zero then. */
+ * zero then. NULL in place of options means RP_PLAN_OPTIONS_INIT. */
 struct rp_plan_options {
   size_t size;                  /**< sizeof(struct rp_plan_options) */
   const uint64_t *tensor_bytes; /**< of each tensor that a microbatch passes on; NULL = unknown */
@@ -112,7 +112,7 @@ size_t rp_plan_pool_count(const struct rp_plan *plan);
 rp_status rp_plan_rank_get(const struct rp_plan *plan, size_t index, struct rp_plan_rank *out);
 rp_status rp_plan_pool_get(const struct rp_plan *plan, size_t index, struct rp_plan_pool *out);
 /** Sums over the plan. */
-void rp_plan_totals(const struct rp_plan *plan, struct rp_plan_totals *out);
+void rp_plan_totals_get(const struct rp_plan *plan, struct rp_plan_totals *out);
 
 /** Slot of one received microbatch, counted from 0 within its pool at the granularity of the options.
  *  RP_ERROR_NOT_FOUND: the plan has no such receive. O(1). */

@@ -1,5 +1,6 @@
 """`recvpool plan`: numbers, files, refusals, and what it says about observed runs."""
 
+import glob
 import json
 import os
 import stat
@@ -68,6 +69,37 @@ class NumbersTest(PlanTestCase):
         self.assertEqual((large["buffer_bytes"], large["buffers"], large["depth"], large["slots"]), (4096, 32, 6, 6))
         self.assertEqual((small["buffer_bytes"], small["buffers"], small["depth"], small["slots"]), (32, 16, 3, 3))
         self.assertEqual(document["ranks"][1]["pools"][0]["bytes_pooled"], 3 * (2 * 4096 + 32))
+
+    def test_every_type_of_torch(self):
+        for bits, names in {8: "bool int8 uint8 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu fp8",
+                            16: "int16 uint16 short float16 half bfloat16 torch.bfloat16 BF16",
+                            32: "int32 uint32 int float32 float complex32", 64: "int64 uint64 long double complex64",
+                            128: "complex128 torch.complex128"}.items():
+            for name in names.split():
+                with self.subTest(name):
+                    document = self.document(*ONE_F_ONE_B, "--tensor", "3x5:" + name)
+                    self.assertEqual(document["options"]["tensor_bytes"], [15 * bits // 8])
+
+    def test_nothing_received(self):
+        for arguments in (("--schedule", "1f1b", "--stages", "1", "--microbatches", "1"),
+                          ("--schedule", "interleaved_1f1b", "--stages", "4", "--ranks", "1", "--microbatches", "3")):
+            result = self.plan(*arguments, "--buffer-bytes", "1MiB")
+            self.assert_success(result)
+            self.assertIn("Nothing is received", result.stdout)
+            self.assertNotIn("Give --buffer-bytes", result.stdout)
+            self.assertEqual(self.document(*arguments)["totals"]["buffers"], 0)
+
+    def test_slots_of_moved_posts_do_not_collide(self):
+        case = os.path.join(LOWERED, "ZBVZeroBubble-p4-v2-n8.lowered.csv")
+        for moved in (["--post-at-use"], ["--receive-ahead", "2"]):
+            document = self.document("--lowered", case, "--granularity", "rank", *moved)
+            for item in document["classes"]:
+                r = document["ranks"][item["rank"]]["receives"]
+                self.assertEqual(r["begin"], sorted(r["begin"]))
+                live = {}
+                for slot, begin, end in zip(item["slot_of_microbatch"], r["begin"], r["end"], strict=True):
+                    self.assertLess(live.get(slot, -1), begin)
+                    live[slot] = end
 
     def test_coarser_pools_need_fewer_slots(self):
         arguments = ("--schedule", "interleaved_1f1b", "--stages", "16", "--ranks", "4", "--microbatches", "16", "--slack", "0")
@@ -214,6 +246,10 @@ class RefusalTest(PlanTestCase):
             "needs a value": ["--schedule"],
             "'extra' belongs to no option": [*ONE_F_ONE_B, "extra"],
             "--compare takes": ["--compare", "a.csv"],
+            "leave off --show-timeline": [*ONE_F_ONE_B, "--json", "--show-timeline"],
+            "a run or a saved plan says itself": ["--from-report", self.folder, "--buffer-bytes", "1MiB"],
+            "leave off --buffer-bytes, --tensor": ["--compare", "plan.json", self.folder, "--receive-ahead", "1"],
+            "--tensor is '3x0x5:bf16'": [*ONE_F_ONE_B, "--tensor", "3x0x5:bf16"],
             "do not go with it": ["--compare", "a.csv", "reports", "--json"],
             "--output, --stage": ["--compare", *ONE_F_ONE_B, "reports", "--output", os.path.join(self.folder, "x")],
             "(bf16, fp16": [*ONE_F_ONE_B, "--tensor", "2x3:q5"],
@@ -249,6 +285,14 @@ class RefusalTest(PlanTestCase):
             with self.subTest(words):
                 self.assert_refused(1, words, "--lowered", self.write("bad.csv", content))
 
+    def test_a_line_of_a_gigabyte(self):
+        path = self.write("long.csv", "0F0,0B0,")
+        os.truncate(path, 1 << 30)
+        self.assert_refused(1, "row 1, column 3: \\x00", "--lowered", path)
+
+    def test_what_never_ends(self):
+        self.assert_refused(1, "byte 0x00", "--lowered", "/dev/zero")
+
     def test_damaged_plan(self):
         path = os.path.join(self.folder, "plan.json")
         self.assert_success(self.plan(*ONE_F_ONE_B, "--output", path))
@@ -256,12 +300,17 @@ class RefusalTest(PlanTestCase):
             whole = file.read()
         for words, change in {"not whole JSON": lambda d: None, "is not a plan": lambda d: d.update(schema="x"),
                               "version '3.0'": lambda d: d.update(schema_version="3.0"),
-                              "lists of receives": lambda d: d["ranks"][1]["receives"]["stage"].pop()}.items():
+                              "lists of receives": lambda d: d["ranks"][1]["receives"]["stage"].pop(),
+                              "receives are missing or wrong": lambda d: d["ranks"].reverse()}.items():
             document = json.loads(whole)
             change(document)
             self.write("plan.json", json.dumps(document)[: -9 if words == "not whole JSON" else None])
             with self.subTest(words):
                 self.assert_refused(1, words, "--compare", path, self.folder)
+
+    def test_a_name_cannot_break_the_line(self):
+        self.assert_refused(1, "no?such.csv: cannot be read", "--lowered", "no\nsuch.csv")
+        self.assert_refused(2, "'a?b' belongs to no option", *ONE_F_ONE_B, "a\rb")
 
     def test_missing_files(self):
         self.assert_refused(1, "cannot be read: No such file", "--lowered", self.folder + "/none.csv")
@@ -313,6 +362,78 @@ class ObservedTest(PlanTestCase):
         self.observe("--stages", "2", "--microbatches", "4", "--allocation", "just_in_time")
         self.assertIn("nothing to pool", self.document("--from-report", self.reports_dir)["provenance"]["note"])
         self.assertIn("nothing to pool", self.plan("--from-report", self.reports_dir).stdout)
+
+    def test_just_in_time_has_no_numbers_to_depart_from(self):
+        self.observe("--stages", "2", "--chunks", "2", "--microbatches", "4", "--schedule", "looped_bfs", "--allocation",
+                     "just_in_time")
+        result = self.plan("--compare", "--schedule", "looped_bfs", "--stages", "4", "--ranks", "2", "--microbatches", "4",
+                           self.reports_dir)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertIn("by order of receipt only", result.stdout)
+
+    def test_ranks_that_left_no_report(self):
+        self.observe("--stages", "4", "--microbatches", "8")
+        whole = self.document("--from-report", self.reports_dir)
+        self.assertIsNone(whole["provenance"]["note"])
+        paths = {report["process"]["rank"]: path for report, path in
+                 zip(self.read_reports(), sorted(glob.glob(self.reports_dir + "/*.json")))}
+        with open(paths[1], "r+") as file:
+            file.truncate(500)
+        self.assertIn("recvpool plan: skipping", self.plan("--from-report", self.reports_dir).stderr)
+        torn = self.document("--from-report", self.reports_dir)
+        self.assertEqual(torn["provenance"]["note"], "Reports of 3 of 4 ranks: what the others receive is not counted.")
+        self.assertEqual(torn["ranks"][1]["pools"], [])
+        for rank in (0, 2, 3):
+            self.assertEqual(torn["ranks"][rank]["slots"], whole["ranks"][rank]["slots"])
+        result = self.plan("--compare", "--schedule", "1f1b", "--stages", "4", "--microbatches", "8", self.reports_dir)
+        self.assertEqual((result.returncode, result.stdout),
+                         (1, "rank 1: the run shows no receives; is its report there?\n"))
+
+    def changed(self, change):
+        """The reports of a run after `change`, by rank."""
+        self.observe("--stages", "4", "--microbatches", "8")
+        paths = sorted(glob.glob(self.reports_dir + "/*.json"))
+        reports = {report["process"]["rank"]: report for report in self.read_reports()}
+        change(reports)
+        for path, report in zip(paths, reports.values()):
+            with open(path, "w") as file:
+                json.dump(report, file)
+
+    def test_pipeline_within_a_larger_job(self):
+        def change(reports):
+            for rank, report in reports.items():
+                report["process"].update(rank=10 + 3 * rank, world_size=24)
+        self.changed(change)
+        self.assert_follows("--schedule", "1f1b", "--stages", "4", "--microbatches", "8")
+        document = self.document("--from-report", self.reports_dir)
+        self.assertEqual([r["rank"] for r in document["ranks"] if r["pools"]], [10, 13, 16, 19])
+        self.assertIn("Reports of 4 of 24 ranks", document["provenance"]["note"])
+
+    def test_what_has_no_direction_is_a_pool_of_its_own(self):
+        def change(reports):
+            more = json.loads(json.dumps(reports[3]["channels"][0]))
+            more["direction"] = "unknown"
+            reports[3]["channels"].append(more)
+        self.changed(change)
+        pools = self.document("--from-report", self.reports_dir)["ranks"][3]["pools"]
+        self.assertEqual([(p["direction"], p["buffers"]) for p in pools], [("activation", 8), ("unknown", 8)])
+        result = self.plan("--compare", "--schedule", "1f1b", "--stages", "4", "--microbatches", "8", self.reports_dir)
+        self.assertIn("rank 3: the run receives buffers that the plan does not have (8 per step)", result.stdout)
+
+    def test_absurd_numbers_of_a_report(self):
+        def pairs(reports):
+            channel = reports[1]["channels"][0]
+            channel["lifetimes"] = [dict(channel["lifetimes"][0], microbatch=(1 << 24) - 1)]
+            reports[1]["channels"] = [dict(channel, stage_ordinal=i) for i in range(100)]
+        for words, change in {"more ranks, channels or microbatches": pairs,
+                              "too large to add up": lambda r: r[1]["channels"][0].update(buffer_bytes=(1 << 63) - 1)}.items():
+            with self.subTest(words):
+                self.reports_dir = os.path.join(self.folder, words)
+                self.changed(change)
+                result = self.plan("--from-report", self.reports_dir)
+                self.assertEqual(result.returncode, 1)
+                self.assert_one_line(result.stderr)
+                self.assertIn(words, result.stderr)
 
     def test_no_complete_step(self):
         result = self.plan("--from-report", self.folder)

@@ -56,7 +56,7 @@ static void test_1f1b(void **state) {
   assert_int_equal(rank.bytes_stock, 128 * bytes);
   assert_int_equal(rank.bytes_pooled, 10 * bytes);
   struct rp_plan_totals totals;
-  rp_plan_totals(plan, &totals);
+  rp_plan_totals_get(plan, &totals);
   assert_int_equal(totals.buffers, 14 * 64);
   assert_int_equal(totals.slots, (7 + 6 + 5 + 4 + 3 + 2 + 1) + 7 * 1 + 14 * 2);
   uint32_t slot;
@@ -171,8 +171,8 @@ static void test_mixed_sizes(void **state) {
       assert_sound(plans[mixed]);
     }
     struct rp_plan_totals separate, together;
-    rp_plan_totals(plans[0], &separate);
-    rp_plan_totals(plans[1], &together);
+    rp_plan_totals_get(plans[0], &separate);
+    rp_plan_totals_get(plans[1], &together);
     assert_true(together.bytes_pooled <= separate.bytes_pooled);
     assert_int_equal(together.bytes_stock, separate.bytes_stock);
     better += together.bytes_pooled < separate.bytes_pooled;
@@ -239,11 +239,41 @@ static void test_supports(void **state) {
   assert_int_equal(rp_schedule_supports_pool(NULL, &reason), RP_ERROR_NOT_FOUND);
 }
 
+/* Wrong options are said in words before anything is done; none at all are the defaults. */
+static void test_options(void **state) {
+  (void)state;
+  const struct rp_plan_options good = RP_PLAN_OPTIONS_INIT;
+  const struct {
+    struct rp_plan_options options;
+    const char *words;
+  } cases[] = {
+      {{0}, "RP_PLAN_OPTIONS_INIT"},
+      {{.size = sizeof(good), .granularity = RP_PLAN_GRANULARITY_COUNT}, "granularity"},
+      {{.size = sizeof(good), .granularity = -1}, "granularity"},
+      {{.size = sizeof(good), .tensor_count = 1}, "tensor_bytes"},
+      {{.size = sizeof(good), .torch_version = 205}, "torch_version"},
+  };
+  struct rp_plan *const untouched = (struct rp_plan *)&good, *plan = untouched;
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    char named[128] = "", csv[128] = "";
+    assert_int_equal(rp_plan_create_named("1f1b", 65536, 1, 1024, &cases[i].options, &plan, named, 128),
+                     RP_ERROR_INVALID);
+    assert_int_equal(rp_plan_create_csv("?", 1, &cases[i].options, &plan, csv, 128), RP_ERROR_INVALID);
+    assert_non_null(strstr(named, cases[i].words));
+    assert_string_equal(named, csv);
+    assert_ptr_equal(plan, untouched);
+  }
+  assert_int_equal(rp_plan_create_named("1f1b", 2, 1, 4, NULL, &plan, NULL, 0), RP_OK);
+  assert_int_equal(rp_plan_pool_count(plan), 2);
+  rp_plan_destroy(plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_1f1b),          cmocka_unit_test(test_every_granularity),
-      cmocka_unit_test(test_sharing_saves), cmocka_unit_test(test_mixed_sizes),
-      cmocka_unit_test(test_refusals),      cmocka_unit_test(test_supports),
+      cmocka_unit_test(test_options),           cmocka_unit_test(test_1f1b),
+      cmocka_unit_test(test_every_granularity), cmocka_unit_test(test_sharing_saves),
+      cmocka_unit_test(test_mixed_sizes),       cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_supports),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
