@@ -67,19 +67,6 @@ static struct entry *sorted_by_begin(const struct rp_interval *intervals, size_t
 
 /* --- colouring --- */
 
-static uint32_t clique_number(const struct rp_interval *intervals, const struct entry *order, size_t count,
-                              struct heap *live) {
-  size_t deepest = 0;
-  live->count = 0;
-  for (size_t i = 0; i < count; i++) {
-    while (live->count && live->at[0].key < order[i].key)
-      heap_pop(live);
-    heap_push(live, (struct entry){intervals[order[i].index].end, 0});
-    if (live->count > deepest) deepest = live->count;
-  }
-  return (uint32_t)deepest;
-}
-
 static bool ring_is_safe(const struct rp_interval *intervals, const struct entry *order, size_t count,
                          size_t slots) {
   for (size_t i = 0; i + slots < count; i++)
@@ -115,8 +102,8 @@ rp_status rp_slots_assign(const struct rp_interval *intervals, size_t count, uin
   struct rp_slots slots = {0};
   uint32_t *free_slots = NULL;
   if (!live.at) status = RP_ERROR_NO_MEMORY;
+  if (!status) status = rp_interval_depth(intervals, count, &slots.depth);
   if (!status) {
-    slots.depth = clique_number(intervals, order, count, &live);
     slots.count = (uint32_t)((uint64_t)slots.depth + slack < count ? slots.depth + slack : count);
     slots.ring = ring_is_safe(intervals, order, count, slots.count);
     free_slots = malloc((slots.count + 1) * sizeof(*free_slots));
@@ -222,9 +209,9 @@ rp_status rp_slots_assign_sizes(const struct rp_interval *intervals, const uint6
   if (!order) return status;
   struct heap live = {malloc((count + 1) * sizeof(struct entry)), 0};
   struct shelves shelves = {0};
-  if (live.at && shelves_init(&shelves, bytes, count)) {
-    struct rp_slots slots = {0};
-    slots.count = slots.depth = clique_number(intervals, order, count, &live);
+  uint32_t depth = 0;
+  if (live.at && shelves_init(&shelves, bytes, count) && !rp_interval_depth(intervals, count, &depth)) {
+    struct rp_slots slots = {.count = depth, .depth = depth};
     colour_sizes(intervals, bytes, order, count, slots.count, &live, &shelves, slot, slot_bytes);
     *out = slots;
   } else {
