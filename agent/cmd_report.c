@@ -90,7 +90,7 @@ int rp_cmd_report(int argc, char **argv) {
   struct rp_read_set set = {0};
   int status = read_all(&set, argc - optind, argv + optind);
   if (status < 0) {
-    status = 0;
+    status = set.path_missing ? RP_EXIT_FAILURE : 0;
     if (json)
       status = print_json(&set);
     else

@@ -97,7 +97,11 @@ static rp_status add_folder(struct rp_read_set *set, const char *dir) {
 
 rp_status rp_read_add(struct rp_read_set *set, const char *path) {
   struct stat info;
-  if (stat(path, &info) != 0) return skip(set, path, strerror(errno));
+  if (stat(path, &info) != 0) {
+    int error = errno;
+    set->path_missing = true;
+    return skip(set, path, strerror(error));
+  }
   return S_ISDIR(info.st_mode) ? add_folder(set, path) : add_file(set, path);
 }
 

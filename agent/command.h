@@ -6,6 +6,7 @@
 #define RP_AGENT_COMMAND_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -48,6 +49,7 @@ struct rp_read_set {
   size_t count;
   size_t job_count;
   json_t *skipped;        /**< array of {path, reason} */
+  bool path_missing;      /**< a path that was named by the user cannot be found */
   const char *subcommand; /**< named in messages; NULL: report */
 };
 

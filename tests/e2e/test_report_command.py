@@ -86,6 +86,13 @@ class ReportCommandTest(support.TestCase):
             self.change(path, earlier, to=os.path.join(self.reports_dir, name))
         self.assertEqual(len(self.rows(self.report(self.reports_dir).stdout)), 2)
 
+    def test_a_named_path_that_is_missing_is_an_error(self):
+        self.sample("prealloc", "0")
+        result = self.report(self.reports_dir, "/nowhere.json")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(len(self.rows(result.stdout)), 2) # what there is is shown all the same
+        self.assertEqual(result.stderr.count("/nowhere.json"), 1)
+
     def test_only_plain_files_of_a_folder_are_read(self):
         self.sample("prealloc", "0")
         os.mkfifo(os.path.join(self.reports_dir, "pipe.json"))
