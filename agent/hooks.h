@@ -23,9 +23,10 @@ unsigned rp_hooks_callers(const char *name);
 extern const struct rp_hook rp_hooks_nccl[], rp_hooks_memory[], rp_hooks_work[], rp_hooks_order[];
 extern const size_t rp_hooks_nccl_count, rp_hooks_memory_count, rp_hooks_work_count, rp_hooks_order_count;
 
-/** Defines `real_NAME` and the head of `hook_NAME`. */
+/** Defines `real_NAME` and the head of `hook_NAME`. The pointer is atomic: a scan on another thread may set
+ * it just before a slot leads here for the first time. */
 #define RP_HOOK(result, name, parameters)                                                                    \
-  static result(*real_##name) parameters;                                                                    \
+  static result(*_Atomic real_##name) parameters;                                                            \
   static result hook_##name parameters
 /** Entry of a hook table. */
 #define RP_HOOK_ENTRY(hooked)                                                                                \
