@@ -38,7 +38,7 @@ class CudaHeadersTest(support.TestCase):
 
     def configure(self, *options, toolkit=False, **environment):
         environment = support.clean_environment(**{"CUDA_HOME": None, **environment})
-        result = run(["cmake", "-S", os.path.join(self.folder, "project"), "-B", os.path.join(self.folder, "build"),
+        result = run(["cmake", "-G", "Ninja", "-S", os.path.join(self.folder, "project"), "-B", os.path.join(self.folder, "build"),
                       f"-DRECVPOOL_PYTHON={self.python}", f"-DRECVPOOL_IGNORE_TOOLKIT={'OFF' if toolkit else 'ON'}",
                       *options], env=environment)
         root = [line[8:] for line in result.stdout.splitlines() if line.startswith("-- ROOT=")]

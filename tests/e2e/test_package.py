@@ -41,7 +41,7 @@ class PackageTest(support.TestCase):
 
     def test_cmake_package(self):
         build = os.path.join(self.folder, "build")
-        self.assert_success(run(["cmake", "-S", self.example, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}",
+        self.assert_success(run(["cmake", "-G", "Ninja", "-S", self.example, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}",
                                  f"-DCMAKE_EXE_LINKER_FLAGS={' '.join(FLAGS)}", f"-DCMAKE_C_FLAGS={' '.join(FLAGS)}"]))
         self.assert_success(run(["cmake", "--build", build]))
         self.assert_example_runs(os.path.join(build, "example"))
