@@ -166,19 +166,14 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
 
 /* ---- grouping, remembered while steps look the same ---- */
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0xff51afd7ed558ccdu; /* step of MurmurHash3's finaliser (public domain) */
-  return hash ^ hash >> 29;
-}
-
 static uint64_t step_key(const struct rp_life *lives, size_t count, bool just_in_time) {
-  uint64_t key = mix(just_in_time, count);
+  uint64_t key = rp__mix(just_in_time, count);
   for (size_t i = 0; i < count; i++) {
     const struct rp_life *life = &lives[i];
-    key = mix(mix(mix(key, life->comm), (uint64_t)(int64_t)life->peer), life->bytes);
-    key = mix(mix(key, just_in_time ? 0 : life->buffer_serial), life->public.accesses);
+    key = rp__mix(rp__mix(rp__mix(key, life->comm), (uint64_t)(int64_t)life->peer), life->bytes);
+    key = rp__mix(rp__mix(key, just_in_time ? 0 : life->buffer_serial), life->public.accesses);
     for (uint16_t k = 0; k < life->signature_count; k++)
-      key = mix(key, life->signature[k]);
+      key = rp__mix(key, life->signature[k]);
   }
   return key;
 }

@@ -157,6 +157,12 @@ struct rp_tracker {
   uint64_t events_ignored, lifetimes_dropped, allocations_dropped, companions_dropped;
 };
 
+/** Takes `value` into a running hash; order matters. */
+static inline uint64_t rp__mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0xff51afd7ed558ccdu; /* step of MurmurHash3's finaliser (public domain) */
+  return hash ^ hash >> 29;
+}
+
 /* tracker_steps.c */
 
 /** The step with that number, or NULL. */

@@ -131,18 +131,13 @@ rp_status rp__step_add(struct rp_tracker *tracker, uint64_t number, const struct
 
 /* ---- just in time ---- */
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0xff51afd7ed558ccdu; /* step of MurmurHash3's finaliser (public domain) */
-  return hash ^ hash >> 29;
-}
-
 static uint64_t family_symbol(const struct rp_life *life) {
-  return mix(mix(mix(1, life->comm), (uint64_t)(int64_t)life->peer), life->bytes);
+  return rp__mix(rp__mix(rp__mix(1, life->comm), (uint64_t)(int64_t)life->peer), life->bytes);
 }
 
 uint64_t rp__life_symbol(const struct rp_life *life, const struct rp_life *before) {
   uint64_t gap = before ? life->operations - before->operations : 0;
-  return mix(family_symbol(life), gap + 1);
+  return rp__mix(family_symbol(life), gap + 1);
 }
 
 static size_t find_period(const struct rp_life_list *list, bool with_gaps,
