@@ -9,20 +9,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "pool/pool.h"
 #include "recvpool/status.h"
 
-enum rp_mode { RP_MODE_OBSERVE = 0, RP_MODE_OFF = 1 };
-/** Who holds the CUPTI subscription: the agent, or others. */
-enum rp_cupti_policy { RP_CUPTI_ALWAYS = 0, RP_CUPTI_OFF = 1 };
+#define RP_CONFIG_MAX_SLOTS 65536u
+
+/** What the agent does: measure, really share memory, or nothing. */
+enum rp_mode { RP_MODE_OBSERVE = 0, RP_MODE_OFF = 1, RP_MODE_ENFORCE = 2 };
+/** Who holds the CUPTI subscription: the agent, others, or the agent until its pool is on. */
+enum rp_cupti_policy { RP_CUPTI_ALWAYS = 0, RP_CUPTI_OFF = 1, RP_CUPTI_LEARN = 2 };
 
 struct rp_config {
-  enum rp_mode mode;          /**< RECVPOOL_MODE = observe | off */
+  enum rp_mode mode;          /**< RECVPOOL_MODE = observe | enforce | off */
   char report_dir[4096];      /**< RECVPOOL_REPORT_DIR; resolved default, see rp_config_default_report_dir */
   double interval_seconds;    /**< RECVPOOL_INTERVAL = 0.05 .. 3600, default 5 */
   uint64_t min_bytes;         /**< RECVPOOL_MIN_BYTES, bytes or 64KiB / 1MiB …, default 64KiB */
-  uint32_t slack;             /**< RECVPOOL_SLACK = 0 .. 1024, default 2 */
+  uint32_t slack;             /**< RECVPOOL_SLACK = 0 .. 1024, default 2; with slack_auto: to begin with */
+  bool slack_auto;            /**< RECVPOOL_SLACK = auto: the agent finds the smallest that is enough */
   bool verbose;               /**< RECVPOOL_VERBOSE = 0 | 1 */
-  enum rp_cupti_policy cupti; /**< RECVPOOL_CUPTI = always | off */
+  enum rp_cupti_policy cupti; /**< RECVPOOL_CUPTI = always | learn | off */
+  char plan_path[4096];       /**< RECVPOOL_PLAN = file, absolute; "" = none */
+  int32_t plan_rank;     /**< RECVPOOL_PLAN_RANK: which rank of the plan this process is; -1 = not said */
+  uint64_t buffer_bytes; /**< RECVPOOL_BUFFER_BYTES: only receives of this size; 0 = any */
+  uint32_t slots;        /**< RECVPOOL_SLOTS = 1 .. 65536: K for each peer, from step 1; 0 = not said */
+  enum rp_pool_policy on_violation; /**< RECVPOOL_ON_VIOLATION = report | fallback | abort */
+  bool strict;                      /**< RECVPOOL_STRICT = 0 | 1 */
 };
 
 /** One row of the table of variables, for help texts. Strings are static. */
@@ -49,6 +60,14 @@ void rp_config_from_environment(struct rp_config *config, char *warnings, size_t
  * `config` as it was. */
 rp_status rp_config_set(struct rp_config *config, const char *variable, const char *value, char *message,
                         size_t message_size);
+
+/** Whether the values can be meant together. RP_ERROR_INVALID: `message` names two that contradict each other
+ * and the mend, by the names of variables or, where `options`, of the options of `recvpool run`. Reads no
+ * file. */
+rp_status rp_config_check(const struct rp_config *config, bool options, char *message, size_t message_size);
+
+/** Word of a mode, never NULL. */
+const char *rp_mode_name(enum rp_mode mode);
 
 /** $XDG_RUNTIME_DIR/recvpool, else /run/recvpool for root, else /tmp/recvpool-UID. */
 void rp_config_default_report_dir(char *out, size_t out_size);

@@ -11,12 +11,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "cupti/device_memory.h"
+#include "pool/guard.h"
 #include "pool/tracker.h"
 #include "recvpool/status.h"
 
 #define RP_REPORT_SCHEMA "recvpool.report"
 #define RP_REPORT_SCHEMA_VERSION "1.0"
 #define RP_EVIDENCE_SOURCES 5
+#define RP_ENFORCE_DEVICES 16
 
 struct rp_process_info {
   char host[256];
@@ -63,8 +66,26 @@ struct rp_agent_cost {
   uint64_t events_lost;      /**< events the agent could not hand to the tracker */
 };
 
+/** One device's guard, its pool and the memory below it. */
+struct rp_enforce_device {
+  int ordinal;
+  struct rp_guard_report guard;        /**< zeroed where there is no guard; owns its arrays */
+  struct rp_device_memory_info memory; /**< zeroed where no memory was managed (shadow, refused) */
+  /** Why this device's memory is left to the driver, as "word: sentence" (the word of [a-z_]); "" = it is
+   * not. */
+  char refused[256];
+};
+
+/** What enforcing does, or in observe mode would do. A device is listed once something was asked of it. */
+struct rp_enforce_report {
+  bool shadow;       /**< nothing is really shared: what enforcing would have done */
+  char refused[256]; /**< why the whole process enforces nothing though asked to; as above */
+  struct rp_enforce_device devices[RP_ENFORCE_DEVICES];
+  size_t device_count;
+};
+
 struct rp_report {
-  const char *mode;           /**< "observe", "off" */
+  const char *mode;           /**< "observe", "enforce", "off" */
   const char *state;          /**< "running" or "finished" */
   const char *passive_reason; /**< why the agent went passive, "" if it has not */
   struct rp_process_info process;
