@@ -40,6 +40,18 @@ static bool lock_events(void) {
   return taken;
 }
 
+bool rp_agent_lock(void) {
+  return rp_lock(&lock);
+}
+
+void rp_agent_unlock(void) {
+  rp_unlock(&lock);
+}
+
+int rp_agent_wait(pthread_cond_t *condition, const struct timespec *until) {
+  return until ? pthread_cond_timedwait(condition, &lock, until) : pthread_cond_wait(condition, &lock);
+}
+
 /* ---- events ---- */
 
 static void range_added(void *context, uint64_t begin, uint64_t end) {

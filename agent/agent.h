@@ -12,14 +12,25 @@
 #ifndef RP_AGENT_AGENT_H
 #define RP_AGENT_AGENT_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "agent/config.h"
 #include "agent/report.h"
 #include "cupti/cuda_side.h"
 #include "recvpool/event.h"
+
+/** Takes the core lock: it also protects the process's order of streams (agent/ordering.h) and the guards.
+ * False, and nothing is taken, where this thread is inside it already. Nothing of CUDA, NCCL or the loader
+ * may be called until rp_agent_unlock. */
+bool rp_agent_lock(void);
+void rp_agent_unlock(void);
+/** Under the core lock: gives it up, waits for the condition (until `until` on the condition's clock, NULL:
+ * for ever) and takes it again. Answers as pthread_cond_timedwait. */
+int rp_agent_wait(pthread_cond_t *condition, const struct timespec *until);
 
 /** Creates the tracker. Before anything is emitted. RP_ERROR_NO_MEMORY. */
 rp_status rp_agent_start(const struct rp_config *config);
