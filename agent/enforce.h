@@ -26,6 +26,7 @@
 #include "agent/config.h"
 #include "agent/report.h"
 #include "agent/state.h"
+#include "agent/work.h"
 #include "cupti/cuda_side.h"
 #include "pool/guard.h"
 
@@ -90,16 +91,18 @@ void rp_enforce_device_resets(void);
 void rp_enforce_peer(int device, int owner);
 void rp_enforce_peer_context(uint64_t context);
 
-/* ---- NCCL: from interposed calls of the program ---- */
+/* ---- NCCL: from interposed calls of the program, also in observe mode ---- */
 
 struct rp_enforce_transfer {
   bool receive;
   int32_t peer;
-  uint64_t comm, address, bytes, stream;
-  uint64_t seq; /**< of its event */
+  uint64_t comm, address, bytes;
+  struct rp_order_site site;
+  uint64_t seq, time_ns; /**< of its event */
+  bool hit;              /**< set by rp_enforce_transfer_before: a guard knows the buffer */
 };
 /** Before the call. False: it must not be made. */
-bool rp_enforce_transfer_before(const struct rp_enforce_transfer *transfer);
+bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer);
 /** After it; remembered until the end of the group where one is open. */
 void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, bool succeeded);
 /** Outermost begin and end of a group of this thread. */
@@ -110,38 +113,9 @@ void rp_enforce_interrupt(void);
 
 /* ---- work: from interposed calls of the program, rp_enforce_on() ---- */
 
-/** One call that uses buffers, between before and after. */
-struct rp_enforce_work {
-  struct rp_order_site site;
-  uint32_t kind; /**< enum rp_event_kind */
-  uint64_t function, seq, time_ns;
-  bool sync_copy; /**< of the synchronous family */
-};
-/** One range of it; bytes 0: a pointer into a buffer. */
-struct rp_enforce_use {
-  uint64_t address, bytes;
-  enum rp_pool_access_mode mode;
-  uint32_t kind;
-};
 /** Before the call. False: it must not be made. */
-bool rp_enforce_work_before(const struct rp_enforce_work *work, const struct rp_enforce_use *uses,
-                            size_t count);
-/** After it has succeeded. */
-void rp_enforce_work_after(const struct rp_enforce_work *work, const struct rp_enforce_use *uses,
-                           size_t count);
-
-/* ---- callbacks, and all of observe mode: under the core lock ---- */
-
-/** An operation that nobody dealt with before it went on. */
-void rp_enforce_seen(const struct rp_enforce_work *work, const struct rp_enforce_use *uses, size_t count);
-/** A graph was launched. */
-void rp_enforce_graph_seen(const struct rp_enforce_work *work, uint64_t exec);
-/** Observe mode: the program's own memory and transfers. */
-void rp_enforce_shadow_alloc(uint64_t address, uint64_t bytes, int device);
-void rp_enforce_shadow_free(uint64_t address);
-void rp_enforce_shadow_transfer(const struct rp_enforce_transfer *transfer,
-                                const struct rp_order_site *site);
-/** A receive that no interposed call announced. */
-void rp_enforce_ungated_receive(uint64_t address);
+bool rp_enforce_work_before(struct rp_work *work);
+/** After it; not needed after a false. */
+void rp_enforce_work_after(const struct rp_work *work, bool succeeded);
 
 #endif

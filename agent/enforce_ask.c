@@ -44,6 +44,10 @@ bool rp__others_in_flight(void) {
   return calls_in_flight > rp_thread.in_flight;
 }
 
+bool rp__any_in_flight(void) {
+  return calls_in_flight > 0;
+}
+
 /* ---- boundaries ---- */
 
 static uint64_t take_channels(struct rp_guard_channel **channels, size_t *count) {
@@ -95,7 +99,8 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
   return RP_ERROR_BUSY;
 }
 
-/* A boundary moves memory: calls that were asked about and not made yet must be over. */
+/* A boundary moves memory: calls that were asked about and not made yet must be over. This thread's own, in an
+ * open group, will not be. */
 static rp_status wait_for_calls(struct rp__device *device) {
   uint64_t until_ns = rp_now_ns() + BOUNDARY_WAIT_NS;
   while (rp__others_in_flight() && rp_now_ns() < until_ns) {
@@ -103,7 +108,7 @@ static rp_status wait_for_calls(struct rp__device *device) {
     rp__pause(CALLS_PAUSE_NS);
     if (!rp__gate_enter()) return RP_ERROR_STATE;
   }
-  if (rp__others_in_flight()) rp_guard_boundary_postpone(device->guard);
+  if (rp__any_in_flight()) rp_guard_boundary_postpone(device->guard);
   return RP_ERROR_BUSY;
 }
 
@@ -130,7 +135,7 @@ static rp_status settle(struct rp__device *device, struct rp__idle *idle,
                         const struct rp_guard_action *action, uint64_t deadline_ns) {
   struct rp_order_gap gaps[RP_GUARD_ACTION_WAITS];
   if (rp__enforce.shadow) return RP_OK;
-  if (action->boundary && rp__others_in_flight()) return wait_for_calls(device);
+  if (action->boundary && rp__any_in_flight()) return wait_for_calls(device);
   if (!rp__idle_known(idle, action->idle, action->idle_count))
     return open_until_idle(device, idle, action, action->idle, action->idle_count, deadline_ns);
   size_t count = host_waits(action, gaps);
@@ -147,7 +152,7 @@ static rp_status carry_out(struct rp__device *device, const struct rp__question 
   }
   rp_status status = act(device, question, action);
   if (status == RP_OK || status == RP_ERROR_NOT_FOUND) return RP_OK;
-  if (status == RP_ERROR_STATE || status == RP_ERROR_BUSY) return RP_ERROR_BUSY;
+  if (status == RP_ERROR_STATE) return RP_ERROR_BUSY; /* out of date: ask again */
   return refuse(rp_device_memory_error(), status);
 }
 

@@ -20,13 +20,6 @@ static uint64_t new_event(void) {
   return EVENT_NUMBERS + atomic_fetch_add_explicit(&events_made, 1, memory_order_relaxed);
 }
 
-struct rp_order_site rp__site(uint64_t stream) {
-  return (struct rp_order_site){.context = rp_device_current_context(),
-                                .stream = stream,
-                                .thread = rp_thread_id(),
-                                .flags = rp_driver_stream_capturing(stream) ? RP_ORDER_CAPTURED : 0};
-}
-
 /* ---- what is known ---- */
 
 static bool done(const struct rp__idle *idle, rp_order_token token) {

@@ -35,6 +35,11 @@ struct rp__enforce {
 };
 extern struct rp__enforce rp__enforce;
 
+/** Under the core lock, from callbacks too; see struct rp_agent_listener. */
+void rp__seen(const struct rp_work *work);
+void rp__shadow_memory(uint64_t address, uint64_t bytes, int device);
+void rp__ungated_receive(uint64_t address);
+
 /* ---- the gate ---- */
 
 /** Takes the core lock, and waits until nobody acts. False: this thread is inside the lock already, and can do
@@ -66,14 +71,18 @@ void rp__refuse(struct rp__device *device, const char *format, ...) __attribute_
 
 /** A receive, an access or a flag: how it is prepared and committed. */
 struct rp__question {
-  rp_status (*prepare)(struct rp_guard *guard, const void *what, struct rp_guard_action *action);
-  rp_status (*commit)(struct rp_guard *guard, const void *what, const struct rp_guard_action *action);
-  const void *what;
+  rp_status (*prepare)(struct rp_guard *guard, void *what, struct rp_guard_action *action);
+  rp_status (*commit)(struct rp_guard *guard, void *what, const struct rp_guard_action *action);
+  void *what;
   struct rp_order_site site; /**< of the call that is about to be made */
 };
 /** Inside the gate, which may be opened and entered again meanwhile: does all that has to be done before the
  * call. False: the call must not be made, and a warning says why. */
 bool rp__ask(struct rp__device *device, const struct rp__question *question);
+
+/** Inside the gate, as rp__ask: for every buffer of all devices in the access's range. Sets `hit` if there is
+ * one. */
+bool rp__ask_access(const struct rp_guard_access *access, bool *hit);
 
 /** Under the lock: something was launched that the guards know of. */
 void rp__note_activity(void);
@@ -82,8 +91,9 @@ uint64_t rp__activity(void);
 /** Under the lock: this thread has been told to go on with a call, and has made it (or given it up). */
 void rp__flight_begin(void);
 void rp__flight_end(void);
-/** Under the lock: another thread is between the two. */
+/** Under the lock: calls of other threads, and of all, that are between the two. */
 bool rp__others_in_flight(void);
+bool rp__any_in_flight(void);
 
 /** What is not known to be idle yet. */
 struct rp__idle {
@@ -104,8 +114,5 @@ bool rp__waits_for_host(const struct rp_order_gap *gap);
 void rp__pause(uint64_t nanoseconds);
 /** While acting: lets the site's stream wait for the gaps, and tells the order. */
 rp_status rp__insert_waits(const struct rp_order_site *site, const struct rp_order_gap *gaps, size_t count);
-
-/** Where this thread is, on `stream`. Asks the driver; outside of the lock. */
-struct rp_order_site rp__site(uint64_t stream);
 
 #endif
