@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #include "agent/config.h"
+#include "agent/plan_file.h"
 #include "pool/guard.h"
 #include "recvpool/status.h"
 
@@ -27,5 +28,10 @@ void rp_enforce_plan_free(struct rp_guard_plan *plan);
 /** Whether the plan file can be enforced at all, for every rank in it. `message` is a sentence that names the
  * file. */
 rp_status rp_enforce_plan_check(const char *path, char *message, size_t message_size);
+
+/** Rank `rank` of a plan that was read, for the guard; `message` names no file. For tests and fuzzing. As
+ * rp_planned_receives, and RP_ERROR_LIMIT: more receives than any step has. */
+rp_status rp__enforce_plan_build(const struct rp_planned *planned, size_t rank, struct rp_guard_plan **out,
+                                 char *message, size_t message_size);
 
 #endif

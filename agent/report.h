@@ -73,13 +73,13 @@ struct rp_enforce_device {
   struct rp_device_memory_info memory; /**< zeroed where no memory was managed (shadow, refused) */
   /** Why this device's memory is left to the driver, as "word: sentence" (the word of [a-z_]); "" = it is
    * not. */
-  char refused[256];
+  char refused[512];
 };
 
 /** What enforcing does, or in observe mode would do. A device is listed once something was asked of it. */
 struct rp_enforce_report {
   bool shadow;       /**< nothing is really shared: what enforcing would have done */
-  char refused[256]; /**< why the whole process enforces nothing though asked to; as above */
+  char refused[512]; /**< why the whole process enforces nothing though asked to; as above */
   struct rp_enforce_device devices[RP_ENFORCE_DEVICES];
   size_t device_count;
 };
