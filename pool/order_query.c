@@ -7,7 +7,7 @@ bool rp_order_stale(const struct rp_order *order, rp_order_token token) {
 }
 
 bool rp_order_before_host(const struct rp_order *order, rp_order_token token, uint64_t thread) {
-  if (rp_order_stale(order, token)) return false;
+  if (order->counts.lost || rp_order_stale(order, token)) return false;
   const struct rp_order_thread *host = rp_order_find_thread(order, thread);
   return host && host->clock[rp_order_token_component(token)] >= rp_order_token_position(token);
 }
@@ -27,7 +27,7 @@ static bool before_default(const struct rp_order *order, rp_order_token token,
 }
 
 bool rp_order_before(const struct rp_order *order, rp_order_token token, const struct rp_order_site *site) {
-  if (rp_order_stale(order, token)) return false;
+  if (order->counts.lost || rp_order_stale(order, token)) return false;
   const uint32_t component = rp_order_token_component(token);
   const uint64_t position = rp_order_token_position(token);
   const struct rp_order_stream *stream = rp_order_find_stream(order, site);
@@ -83,7 +83,7 @@ static bool context_covers(const struct rp_order *order, rp_order_token token, u
 static struct rp_order_gap describe(const struct rp_order *order, rp_order_token token,
                                     const struct rp_order_site *site) {
   struct rp_order_gap gap = {.fix = RP_ORDER_FIX_NONE, .token = token};
-  if (rp_order_stale(order, token)) return gap;
+  if (order->counts.lost || rp_order_stale(order, token)) return gap;
   const struct rp_order_component *component = &order->component[rp_order_token_component(token)];
   gap.context = component->context;
   gap.stream = component->stream;
