@@ -253,6 +253,14 @@ uint64_t rp_agent_comm_hash(uint64_t comm) {
   return hash;
 }
 
+uint64_t rp_agent_comm_ranks(const void *comm) {
+  if (!rp_lock(&lock)) return 1;
+  const struct rp_comm_info *info = find_comm((uint64_t)(uintptr_t)comm);
+  uint64_t ranks = info && info->ranks > 0 ? (uint64_t)info->ranks : 1;
+  rp_unlock(&lock);
+  return ranks;
+}
+
 void rp_agent_expect_profiler(void) {
   if (!rp_lock(&lock)) return;
   profiler_expected = true;
@@ -307,7 +315,7 @@ static void leave_callback(void) {
   rp_thread.busy = 0;
 }
 
-static bool overlaps(uint64_t begin, uint64_t end) {
+bool rp_agent_watched(uint64_t begin, uint64_t end) {
   return rp_filter_overlaps(&rp__filter, begin, end);
 }
 
@@ -326,7 +334,7 @@ static void take_label(const char *text) {
 }
 
 static const struct rp_cuda_sink sink = {
-    .filter = {.low = &rp__filter.low, .high = &rp__filter.high, .overlaps = overlaps},
+    .filter = {.low = &rp__filter.low, .high = &rp__filter.high, .overlaps = rp_agent_watched},
     .enter = enter_callback,
     .leave = leave_callback,
     .launch_begun = rp__launch_begun,

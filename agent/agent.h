@@ -60,6 +60,8 @@ rp_status rp_agent_channels(struct rp_guard_channel **channels, size_t *count);
  * the core lock unless this thread has it. */
 void rp_agent_watch(uint64_t begin, uint64_t end);
 void rp_agent_unwatch(uint64_t begin, uint64_t end);
+/** Whether something in [begin, end) is looked for. Takes no lock. */
+bool rp_agent_watched(uint64_t begin, uint64_t end);
 
 /** Creates the tracker. Before anything is emitted. RP_ERROR_NO_MEMORY. */
 rp_status rp_agent_start(const struct rp_config *config);
@@ -87,6 +89,8 @@ void rp_agent_group(bool start);
 void rp_agent_comm_init(uint64_t comm, int32_t rank, int32_t ranks, uint64_t id_hash);
 /** A communicator goes away. */
 void rp_agent_comm_destroy(uint64_t comm, bool aborted);
+/** How many ranks a communicator has; 1 where that is not known. */
+uint64_t rp_agent_comm_ranks(const void *comm);
 /** Hash of a communicator's id, 0 if it is not known. */
 uint64_t rp_agent_comm_hash(uint64_t comm);
 

@@ -53,22 +53,28 @@ static void fill_options(struct rp_guard_options *options) {
   };
 }
 
-/* While acting, or under the lock for a shadow. */
+/* While acting, or for a shadow. */
 static rp_status create_guard(struct rp__device *device, struct rp_guard **out) {
   const struct rp_guard_sink sink = {.watch = watch, .unwatch = unwatch};
   struct rp_guard_options options;
   struct rp_backend backend;
   fill_options(&options);
-  if (device->memory) rp_device_memory_backend(device->memory, &backend);
+  if (device->memory) rp__backend(device, &backend);
   rp_status status = rp_guard_create(&options, device->memory ? &backend : NULL, rp__enforce.order,
                                      rp__enforce.plan, out);
   if (status == RP_OK) rp_guard_set_sink(*out, &sink);
   return status;
 }
 
-static void add_peers(struct rp__device *device) {
+/* While acting, without the lock. */
+static rp_status open_memory(struct rp__device *device, char *reason, size_t size) {
+  rp_status status = rp_device_memory_open(device->ordinal, &device->memory, reason, size);
+  if (status != RP_OK) return status;
+  device->context = rp_device_current_context();
+  rp_device_memory_backend(device->memory, &device->driver);
   for (int peer = 0; peer < RP_ENFORCE_DEVICES; peer++)
     if (device->peers >> peer & 1u) (void)rp_device_memory_add_peer(device->memory, peer);
+  return RP_OK;
 }
 
 /* Acts. */
@@ -76,19 +82,11 @@ static void open_device(struct rp__device *device) {
   char reason[200] = "";
   struct rp_guard *guard = NULL;
   rp__gate_act();
-  uint64_t context = rp_device_current_context();
-  rp_status opened = rp_device_memory_open(device->ordinal, &device->memory, reason, sizeof reason);
-  rp_status status = opened;
-  if (opened == RP_OK) {
-    add_peers(device);
-    status = create_guard(device, &guard);
-  }
-  if (opened == RP_OK && status != RP_OK) {
-    rp_device_memory_close(device->memory);
-    device->memory = NULL;
-  }
+  rp_agent_unlock();
+  rp_status opened = open_memory(device, reason, sizeof reason);
+  (void)rp_agent_lock();
+  rp_status status = opened == RP_OK ? create_guard(device, &guard) : opened;
   rp__gate_acted();
-  device->context = context;
   device->guard = guard;
   if (opened != RP_OK)
     rp__refuse(device, "no_virtual_memory: %s", reason[0] ? reason : rp_status_text(opened));

@@ -75,26 +75,28 @@ enum rp_enforce_freed rp_enforce_free(uint64_t address, uint64_t stream);
 
 /** A buffer of ours, for pointer queries. */
 struct rp_enforce_buffer {
-  uint64_t begin, bytes;
+  uint64_t begin, bytes, context;
   bool backed;
-  int device;
   uint64_t sibling; /**< some address of ours that has memory, 0 if there is none */
 };
 bool rp_enforce_find(uint64_t address, struct rp_enforce_buffer *out);
+/** Gives the buffer at `address` memory if it has none. */
+void rp_enforce_touch(uint64_t address);
 /** A range is about to be registered or exported (RP_POOL_FLAG_*). False: refuse. */
 bool rp_enforce_flag(uint64_t address, uint64_t bytes, uint32_t flag, uint32_t kind);
-/** The context, and all memory that came with it, is about to end. */
+/** The context, and all memory that came with it, is about to end; 0: the current one. */
 void rp_enforce_context_ends(uint64_t context);
-/** The same for whatever is current. */
-void rp_enforce_device_resets(void);
-/** `device` may read what is on `owner` from now on. */
-void rp_enforce_peer(int device, int owner);
-void rp_enforce_peer_context(uint64_t context);
+/** The same for the primary context of a device: about to end, or perhaps ended already. */
+void rp_enforce_primary_ends(int device, bool ended);
+/** The current device may read what is on `owner` from now on. */
+void rp_enforce_peer(int owner);
 
 /* ---- NCCL: from interposed calls of the program, also in observe mode ---- */
 
+/** A receive, a send, or a range that a collective reads or writes. */
 struct rp_enforce_transfer {
   bool receive;
+  enum rp_pool_access_mode mode; /**< where it is no receive */
   int32_t peer;
   uint64_t comm, address, bytes;
   struct rp_order_site site;

@@ -50,28 +50,26 @@ bool rp__any_in_flight(void) {
 
 /* ---- boundaries ---- */
 
-static uint64_t take_channels(struct rp_guard_channel **channels, size_t *count) {
-  if (rp_agent_channels(channels, count) != RP_OK) {
-    *channels = NULL;
-    *count = 0;
-  }
-  return rp_now_ns();
+/* While acting. */
+static void note_waited(struct rp__device *device) {
+  uint64_t waits = 0;
+  rp_agent_unlock();
+  uint64_t waited_ns = rp_device_waited_ns(&waits);
+  (void)rp_agent_lock();
+  if (waits) rp_guard_waited(device->guard, waited_ns);
 }
 
-/* Inside the gate. What fails stays pending in the guard, which asks again at the next boundary. */
+/* Inside the gate. What fails stays pending in the guard, which asks again at a later boundary. */
 static void pass_boundary(struct rp__device *device) {
   struct rp_guard_channel *channels;
   size_t count;
-  uint64_t begun = take_channels(&channels, &count), waits = 0, waited_ns = 0;
-  if (!rp__enforce.shadow) {
-    rp__gate_act();
-    waited_ns = rp_device_waited_ns(&waits);
-  }
+  uint64_t begun = rp_now_ns();
+  if (rp_agent_channels(&channels, &count) != RP_OK) channels = NULL, count = 0;
+  if (!rp__enforce.shadow) rp__gate_act();
+  if (!rp__enforce.shadow) note_waited(device);
   rp_status status = rp_guard_boundary(device->guard, channels, count, begun);
-  uint64_t took = rp_now_ns() - begun;
+  rp_guard_boundary_took(device->guard, rp_now_ns() - begun);
   if (!rp__enforce.shadow) rp__gate_acted();
-  rp_guard_boundary_took(device->guard, took);
-  if (waits) rp_guard_waited(device->guard, waited_ns);
   if (status != RP_OK) rp_verbose("step boundary: %s", rp_status_text(status));
   free(channels);
 }
@@ -93,6 +91,7 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
     status = rp__idle_wait(idle, gaps, count, action->boundary ? BOUNDARY_WAIT_NS : 0);
     if (!rp__gate_enter()) return RP_ERROR_STATE;
   }
+  if (status == RP_OK) rp_guard_idle_reached(device->guard, action);
   if (status == RP_OK) return RP_ERROR_BUSY;
   if (!action->boundary) return refuse("the work that uses its buffer does not end", status);
   rp_guard_boundary_postpone(device->guard);

@@ -1,5 +1,6 @@
-/* The gate: one thread at a time changes memory or inserts waits, without holding the core lock. Owns the flag
- * and the condition, and what was asked for by those who may not act themselves. */
+/* The gate: one thread at a time changes memory or inserts waits, and gives the core lock up for each call of
+ * the driver that this takes. Owns the flag and the condition, and what was asked for by those who may not act
+ * themselves. */
 #include "agent/enforce_internal.h"
 
 #include <pthread.h>
@@ -91,17 +92,15 @@ void rp__gate_want_abort(void) {
 }
 
 void rp__gate_act(void) {
-  acting = true;
-  rp_thread.busy = 1; /* what the driver tells of this thread's calls is no event of the program's */
-  rp_agent_unlock();
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  rp_thread.busy = 1; /* what the driver tells of this thread's calls is no event of the program's */
+  acting = true;
 }
 
 void rp__gate_acted(void) {
   int before = cancel_state;
-  (void)rp_agent_lock(); /* this thread gave it up itself, so it is not inside */
-  rp_thread.busy = 0;
   acting = false;
+  rp_thread.busy = 0;
   for (size_t i = 0; i < RP_ENFORCE_DEVICES; i++)
     if (rp__enforce.devices[i].guard) rp_guard_pending_drain(rp__enforce.devices[i].guard);
   if (waiting) pthread_cond_broadcast(&acted);

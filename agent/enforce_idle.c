@@ -56,9 +56,20 @@ static struct rp_order_site site_of(const struct rp_order_gap *gap, uint64_t str
   return (struct rp_order_site){.context = gap->context, .stream = stream, .thread = rp_thread_id()};
 }
 
-static void tell_record(const struct rp_order_site *site, uint64_t event) {
+/* Outside of the lock. 0 where the order cannot be told: then it makes none. */
+static rp_order_call begin(enum rp_order_kind kind, const struct rp_order_site *site, uint64_t object) {
+  if (!rp_agent_lock()) return 0;
+  rp_order_call call = rp_order_begin(rp__enforce.order, kind, site, object);
+  rp_agent_unlock();
+  return call;
+}
+
+static void end(rp_order_call call, bool succeeded) {
   if (!rp_agent_lock()) return;
-  rp_order_event_record(rp__enforce.order, site, event, RP_ORDER_RECORD_STREAM);
+  if (succeeded)
+    rp_order_end(rp__enforce.order, call);
+  else
+    rp_order_cancel(rp__enforce.order, call);
   rp_agent_unlock();
 }
 
@@ -79,8 +90,9 @@ static rp_status make_mark(const struct rp_order_gap *gap, struct mark *out) {
   struct rp_order_site site = site_of(gap, stream);
   out->event = new_event();
   out->token = gap->token;
-  tell_record(&site, out->event);
+  rp_order_call record = begin(RP_ORDER_RECORD, &site, out->event);
   rp_status status = rp_device_mark(gap->context, stream, &out->mark);
+  end(record, status == RP_OK);
   if (status != RP_OK) tell_done(out->event, false);
   return status;
 }
@@ -121,19 +133,17 @@ static uint64_t activity_now(void) {
   return now;
 }
 
-/* Blocks as cudaFree does. What was told before it began is complete. */
+/* Blocks as cudaFree does. */
 static rp_status wait_for_context(struct rp__idle *idle, uint64_t context) {
+  if (context == 0) context = rp_device_current_context();
+  const struct rp_order_site site = {.context = context, .thread = rp_thread_id()};
   uint64_t before = activity_now();
-  rp_status status = rp_device_synchronize(context ? context : rp_device_current_context());
+  rp_order_call call = begin(RP_ORDER_SYNC_CONTEXT, &site, 0);
+  rp_status status = rp_device_synchronize(context);
+  end(call, status == RP_OK);
   if (status != RP_OK) return status;
   idle->everything = true;
   idle->activity = before;
-  if (rp_agent_lock()) {
-    if (rp__activity() == before)
-      rp_order_sync_context(rp__enforce.order, rp_thread_id(),
-                            context ? context : rp_device_current_context());
-    rp_agent_unlock();
-  }
   return RP_OK;
 }
 
@@ -164,15 +174,22 @@ bool rp__waits_for_host(const struct rp_order_gap *gap) {
 
 /* ---- waits between streams ---- */
 
+/* With the lock, which is given up for the driver. */
 static rp_status insert_wait(const struct rp_order_site *site, const struct rp_order_gap *gap) {
+  struct rp_order *order = rp__enforce.order;
   uint64_t before = stream_of_mark(gap), event = new_event(), unused;
   struct rp_order_site at = site_of(gap, before);
-  tell_record(&at, event);
-  rp_status status = rp_device_stream_wait(gap->context, before, site->stream, true, &unused);
-  if (!rp_agent_lock()) return RP_ERROR_STATE;
-  if (status == RP_OK) rp_order_event_wait(rp__enforce.order, site, event);
-  rp_order_event_destroy(rp__enforce.order, event);
+  rp_order_call record = rp_order_begin(order, RP_ORDER_RECORD, &at, event);
   rp_agent_unlock();
+  rp_status status = rp_device_stream_wait(gap->context, before, site->stream, true, &unused);
+  (void)rp_agent_lock();
+  if (status == RP_OK) {
+    rp_order_end(order, record);
+    rp_order_event_wait(order, site, event);
+  } else {
+    rp_order_cancel(order, record);
+  }
+  rp_order_event_destroy(order, event);
   return status;
 }
 

@@ -18,7 +18,8 @@ struct rp__device {
   int ordinal;
   struct rp_guard *guard;          /**< NULL: none yet, or refused */
   struct rp_device_memory *memory; /**< NULL in observe mode */
-  uint64_t context;                /**< in which the guard was made */
+  struct rp_backend driver;        /**< of `memory`; called without the lock */
+  uint64_t context;                /**< that the buffers belong to; written while acting */
   bool tried;
   uint32_t peers;    /**< bits: devices that may read this one's memory */
   char refused[256]; /**< why not, "word: sentence" */
@@ -49,9 +50,10 @@ bool rp__gate_enter(void);
 bool rp__gate_enter_within(uint64_t nanoseconds);
 /** Gives the lock back. Ends the process where the policy has asked for it. Not from callbacks. */
 void rp__gate_leave(void);
-/** From inside the gate: this thread acts, and may call CUDA. */
+/** From inside the gate: this thread acts. It keeps the core lock, gives it up around each call of the driver
+ * (rp_agent_unlock, rp_agent_lock) and leaves the guards and the order alone until it has it again. */
 void rp__gate_act(void);
-/** Inside the gate again; what came meanwhile has been told to the guards. */
+/** Acts no more; what came meanwhile is told to the guards. */
 void rp__gate_acted(void);
 /** Under the lock: somebody acts. */
 bool rp__gate_acting(void);
@@ -59,6 +61,9 @@ bool rp__gate_acting(void);
 void rp__gate_want_abort(void);
 
 /* ---- devices: inside the gate ---- */
+
+/** The device's memory for its guard: gives the lock up around each call of the driver. */
+void rp__backend(struct rp__device *device, struct rp_backend *out);
 
 /** Device with its guard, made if it is the first time (acts); NULL: none, or refused. */
 struct rp__device *rp__device_get(int ordinal);
@@ -112,7 +117,7 @@ rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, 
 bool rp__waits_for_host(const struct rp_order_gap *gap);
 /** Sleeps. */
 void rp__pause(uint64_t nanoseconds);
-/** While acting: lets the site's stream wait for the gaps, and tells the order. */
+/** While acting, with the lock: lets the site's stream wait for the gaps, and tells the order. */
 rp_status rp__insert_waits(const struct rp_order_site *site, const struct rp_order_gap *gaps, size_t count);
 
 #endif

@@ -40,11 +40,13 @@ static struct rp__device *device_for(int ordinal, uint64_t bytes) {
 
 bool rp_enforce_allocate(uint64_t bytes, uint64_t *address) {
   int ordinal = rp_driver_current_device();
+  uint64_t context = rp_device_current_context();
   if (ordinal < 0 || !rp__gate_enter()) return false;
   struct rp__device *device = device_for(ordinal, bytes);
   rp_status status = RP_ERROR_UNAVAILABLE;
   if (device) {
     rp__gate_act();
+    if (device->context == 0) device->context = context;
     status = rp_guard_allocate(device->guard, bytes, address);
     rp__gate_acted();
     if (status == RP_OK) rp_agent_note_memory(RP_EVENT_ALLOC, *address, bytes, ordinal);
@@ -111,11 +113,23 @@ bool rp_enforce_find(uint64_t address, struct rp_enforce_buffer *out) {
   struct rp__device *device = rp__device_of(address);
   if (device) {
     (void)rp_guard_owns(device->guard, address, &out->begin, &out->bytes, &out->backed);
-    out->device = device->ordinal;
+    out->context = device->context;
     out->sibling = rp_guard_backed_example(device->guard);
   }
   rp__gate_leave();
   return device != NULL;
+}
+
+void rp_enforce_touch(uint64_t address) {
+  const struct rp_guard_access access = {.address = address,
+                                         .mode = RP_POOL_UNKNOWN_MODE,
+                                         .kind = RP_EVENT_NONE,
+                                         .site = rp_agent_site(RP_ORDER_STREAM_LEGACY),
+                                         .time_ns = rp_now_ns()};
+  bool hit = false;
+  if (!rp__gate_enter()) return;
+  (void)rp__ask_access(&access, &hit);
+  rp__gate_leave();
 }
 
 /* ---- what gets away ---- */
@@ -159,41 +173,60 @@ bool rp_enforce_flag(uint64_t address, uint64_t bytes, uint32_t flag, uint32_t k
 /* ---- contexts and peers ---- */
 
 /* Inside the gate. */
-static void release_all(struct rp__device *device) {
+static void release_all(struct rp__device *device, bool alive) {
   rp__gate_act();
   rp_guard_release_all(device->guard);
-  rp_device_context_forget(device->context, true);
+  rp_agent_unlock();
+  rp_device_context_forget(device->context, alive);
+  (void)rp_agent_lock();
+  device->context = 0;
   rp__gate_acted();
 }
 
-static void release_of(uint64_t context) {
-  if (context == 0 || !rp__gate_enter()) return;
-  for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
-    if (rp__enforce.devices[i].guard && rp__enforce.devices[i].context == context)
-      release_all(&rp__enforce.devices[i]);
-  rp__gate_leave();
-}
-
-void rp_enforce_context_ends(uint64_t context) {
+static void wait_for_context(uint64_t context) {
   uint8_t busy = rp_thread.busy;
   rp_thread.busy = 1;
   (void)rp_device_synchronize(context);
   rp_thread.busy = busy;
-  release_of(context);
 }
 
-void rp_enforce_device_resets(void) {
-  rp_enforce_context_ends(rp_device_current_context());
-}
-
-void rp_enforce_peer(int device, int owner) {
-  if (owner < 0 || owner >= RP_ENFORCE_DEVICES || device < 0 || device >= RP_ENFORCE_DEVICES) return;
+void rp_enforce_context_ends(uint64_t context) {
+  if (context == 0) context = rp_device_current_context();
+  if (context == 0) return;
+  wait_for_context(context);
   if (!rp__gate_enter()) return;
-  struct rp__device *of = &rp__enforce.devices[owner];
-  of->peers |= 1u << device;
-  if (of->guard) {
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
+    if (rp__enforce.devices[i].guard && rp__enforce.devices[i].context == context)
+      release_all(&rp__enforce.devices[i], true);
+  rp__gate_leave();
+}
+
+/* Which context is the primary one is not told: buffers of another context of the device are released too, and
+ * so none is kept that is gone. */
+void rp_enforce_primary_ends(int ordinal, bool ended) {
+  if (ordinal < 0 || ordinal >= RP_ENFORCE_DEVICES || (ended && rp_device_primary_alive(ordinal))) return;
+  struct rp__device *device = &rp__enforce.devices[ordinal];
+  if (!rp__gate_enter()) return;
+  uint64_t context = device->guard ? device->context : 0;
+  rp__gate_leave();
+  if (context == 0) return;
+  if (!ended) wait_for_context(context);
+  if (!rp__gate_enter()) return;
+  if (device->context == context) release_all(device, !ended);
+  rp__gate_leave();
+}
+
+void rp_enforce_peer(int owner) {
+  int ordinal = rp_driver_current_device();
+  if (owner < 0 || owner >= RP_ENFORCE_DEVICES || ordinal < 0 || ordinal >= RP_ENFORCE_DEVICES) return;
+  if (!rp__gate_enter()) return;
+  struct rp__device *device = &rp__enforce.devices[owner];
+  device->peers |= 1u << ordinal;
+  if (device->guard) {
     rp__gate_act();
-    (void)rp_device_memory_add_peer(of->memory, device);
+    rp_agent_unlock();
+    (void)rp_device_memory_add_peer(device->memory, ordinal);
+    (void)rp_agent_lock();
     rp__gate_acted();
   }
   rp__gate_leave();

@@ -36,7 +36,7 @@ static struct rp_guard_receive receive_of(const struct rp_enforce_transfer *tran
 static struct rp_guard_access access_of(const struct rp_enforce_transfer *transfer, uint64_t group) {
   return (struct rp_guard_access){.address = transfer->address,
                                   .bytes = transfer->bytes,
-                                  .mode = RP_POOL_READ,
+                                  .mode = transfer->mode,
                                   .kind = RP_EVENT_SEND,
                                   .site = transfer->site,
                                   .seq = transfer->seq,

@@ -47,6 +47,7 @@ static bool begin_transfer(struct rp_enforce_transfer *transfer, bool tells, con
 #define TRANSFER(name, pointer, is_receive)                                                                  \
   RP_HOOK(int, name, (pointer buffer, size_t count, int type, int peer, void *comm, void *stream)) {         \
     struct rp_enforce_transfer transfer = {.receive = (is_receive),                                          \
+                                           .mode = RP_POOL_READ,                                             \
                                            .peer = peer,                                                     \
                                            .comm = HANDLE(comm),                                             \
                                            .address = HANDLE(buffer),                                        \
@@ -279,22 +280,6 @@ BRACKET(ncclCommFinalize, (void *comm), (comm))
 BRACKET(pncclCommFinalize, (void *comm), (comm))
 BRACKET(ncclCommDeregister, (void *comm, void *handle), (comm, handle))
 BRACKET(pncclCommDeregister, (void *comm, void *handle), (comm, handle))
-BRACKET(ncclAllReduce,
-        (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream),
-        (from, to, count, type, operation, comm, stream))
-BRACKET(ncclReduceScatter,
-        (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream),
-        (from, to, count, type, operation, comm, stream))
-BRACKET(ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, void *stream),
-        (from, to, count, type, comm, stream))
-BRACKET(ncclBroadcast,
-        (const void *from, void *to, size_t count, int type, int root, void *comm, void *stream),
-        (from, to, count, type, root, comm, stream))
-BRACKET(ncclReduce,
-        (const void *from, void *to, size_t count, int type, int operation, int root, void *comm,
-         void *stream),
-        (from, to, count, type, operation, root, comm, stream))
-
 const struct rp_hook rp_hooks_nccl[] = {
     RP_HOOK_ENTRY(ncclRecv),
     RP_HOOK_ENTRY(pncclRecv),
@@ -326,10 +311,5 @@ const struct rp_hook rp_hooks_nccl[] = {
     RP_HOOK_ENTRY(pncclCommWindowRegister),
     RP_HOOK_ENTRY(ncclCommDeregister),
     RP_HOOK_ENTRY(pncclCommDeregister),
-    RP_HOOK_ENTRY(ncclAllReduce),
-    RP_HOOK_ENTRY(ncclReduceScatter),
-    RP_HOOK_ENTRY(ncclAllGather),
-    RP_HOOK_ENTRY(ncclBroadcast),
-    RP_HOOK_ENTRY(ncclReduce),
 };
 const size_t rp_hooks_nccl_count = sizeof rp_hooks_nccl / sizeof rp_hooks_nccl[0];
