@@ -255,6 +255,11 @@ bool rp_order_before_host(const struct rp_order *order, rp_order_token token, ui
  */
 bool rp_order_stale(const struct rp_order *order, rp_order_token token);
 
+/** Does some thread know that the access completed? Then it has. An access of the host always has. */
+bool rp_order_complete(const struct rp_order *order, rp_order_token token);
+/** Is an operation at `site` captured into a graph, as far as was told? */
+bool rp_order_capturing(const struct rp_order *order, const struct rp_order_site *site);
+
 /* ---- the accesses of one tenant ---- */
 
 #define RP_ORDER_FRONTIER 8
@@ -291,6 +296,11 @@ struct rp_order_gap {
  * or the site is programmatic). */
 size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontier *frontier,
                      const struct rp_order_site *site, struct rp_order_gap gaps[RP_ORDER_FRONTIER + 1]);
+
+/** Who made the access, as the gap between it and the host: FIX_WAIT: when `stream` has done the work it has
+ * been given, it is complete; FIX_CONTEXT: the stream cannot be asked, but `context` can; FIX_NONE: nothing
+ * known would tell. */
+struct rp_order_gap rp_order_owner(const struct rp_order *order, rp_order_token token);
 
 #ifdef __cplusplus
 }
