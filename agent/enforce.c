@@ -50,6 +50,7 @@ static void fill_options(struct rp_guard_options *options) {
       .slack_auto = config->slack_auto,
       .only_bytes = config->buffer_bytes,
       .on_violation = config->on_violation,
+      .sends_told = true,
   };
 }
 
@@ -119,7 +120,7 @@ struct rp__device *rp__device_of(uint64_t address) {
 /* ---- life ---- */
 
 static const struct rp_agent_listener listener = {
-    .seen = rp__seen, .memory = rp__shadow_memory, .ungated_receive = rp__ungated_receive};
+    .seen = rp__seen, .memory = rp__other_memory, .ungated_receive = rp__ungated_receive};
 
 rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard_plan *plan,
                            const char *plan_problem) {

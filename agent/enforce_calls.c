@@ -137,7 +137,11 @@ void rp__seen(const struct rp_work *work) {
   }
 }
 
-void rp__shadow_memory(uint64_t address, uint64_t bytes, int device) {
+/* Memory that is not ours came or goes. */
+void rp__other_memory(uint64_t address, uint64_t bytes, int device) {
+  for (int d = 0; bytes && !rp__enforce.shadow && !rp__gate_acting() && d < RP_ENFORCE_DEVICES; d++)
+    if (rp__enforce.devices[d].guard)
+      rp_guard_address_reused(rp__enforce.devices[d].guard, address, bytes);
   if (!rp__enforce.shadow) return;
   for (int d = 0; bytes == 0 && d < RP_ENFORCE_DEVICES; d++)
     if (rp__enforce.devices[d].guard) rp_guard_shadow_free(rp__enforce.devices[d].guard, address);

@@ -38,7 +38,7 @@ extern struct rp__enforce rp__enforce;
 
 /** Under the core lock, from callbacks too; see struct rp_agent_listener. */
 void rp__seen(const struct rp_work *work);
-void rp__shadow_memory(uint64_t address, uint64_t bytes, int device);
+void rp__other_memory(uint64_t address, uint64_t bytes, int device);
 void rp__ungated_receive(uint64_t address);
 
 /* ---- the gate ---- */

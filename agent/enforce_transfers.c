@@ -72,6 +72,13 @@ static bool ask_receive(struct rp_enforce_transfer *transfer) {
   return true;
 }
 
+static void note_send(const struct rp_enforce_transfer *transfer) {
+  if (transfer->peer < 0) return;
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
+    if (rp__enforce.devices[i].guard)
+      rp_guard_send(rp__enforce.devices[i].guard, transfer->comm, transfer->peer);
+}
+
 bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
   transfer->hit = false;
   if (!rp__gate_enter()) return true;
@@ -79,6 +86,7 @@ bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
   if (transfer->receive) {
     allowed = ask_receive(transfer);
   } else {
+    note_send(transfer);
     const struct rp_guard_access access = access_of(transfer, rp_thread.group);
     allowed = rp__ask_access(&access, &transfer->hit);
   }
