@@ -246,7 +246,8 @@ static void add_enforcing(struct rp_report *report, const char *style, struct rp
   enforce->devices[1].ordinal = 1;
   enforce->devices[1].guard.idle_reason = "no_pattern";
   enforce->devices[1].guard.idle_text = "No step was like the one before.";
-  strcpy(enforce->devices[1].refused, "the driver has no virtual memory management");
+  if (strcmp(style, "violated") == 0)
+    strcpy(enforce->devices[1].refused, "the driver has no virtual memory management");
 }
 
 /* As the agent does it: own id and the time. */
