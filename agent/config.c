@@ -224,6 +224,16 @@ static rp_status parse_on_violation(struct rp_config *config, const char *value)
   return RP_OK;
 }
 
+/* It becomes part of no path, but of reports. */
+static rp_status parse_run(struct rp_config *config, const char *value) {
+  size_t length = strlen(value);
+  if (length == 0 || length >= sizeof config->run) return RP_ERROR_INVALID;
+  if (strspn(value, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-") != length)
+    return RP_ERROR_INVALID;
+  memcpy(config->run, value, length + 1);
+  return RP_OK;
+}
+
 static rp_status parse_cupti(struct rp_config *config, const char *value) {
   int index = word_index(value, cupti_words, sizeof cupti_words / sizeof cupti_words[0]);
   if (index < 0) return RP_ERROR_INVALID;
@@ -281,6 +291,9 @@ static const struct variable variables[] = {
       "hold the only CUPTI subscription, give it back once memory is shared, or leave it to others"},
      "always, learn or off",
      parse_cupti},
+    {{"RECVPOOL_RUN", "WORD", "none", "set by recvpool run: which run a report belongs to"},
+     "up to 63 letters, digits, dots, dashes and underscores",
+     parse_run},
     {{"RECVPOOL_VERBOSE", "0 | 1", "0", "say on stderr what the agent does"}, "0 or 1", parse_verbose},
 };
 #define VARIABLE_COUNT (sizeof variables / sizeof variables[0])
@@ -431,11 +444,20 @@ static void settle(struct rp_config *config, struct line *line) {
   line_add(line, "%s%s; the job is observed only", line->used ? "; " : "", message);
 }
 
-void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
-  struct line line = {warnings, warnings_size, 0};
-  if (warnings_size) warnings[0] = '\0';
+static void read_environment(struct rp_config *config, struct line *line) {
+  if (line->size) line->text[0] = '\0';
   rp_config_defaults(config);
   for (char **entry = environ; entry && *entry; entry++)
-    if (strncmp(*entry, PREFIX, sizeof PREFIX - 1) == 0) read_one(config, *entry, &line);
+    if (strncmp(*entry, PREFIX, sizeof PREFIX - 1) == 0) read_one(config, *entry, line);
+}
+
+void rp_config_read_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
+  struct line line = {warnings, warnings_size, 0};
+  read_environment(config, &line);
+}
+
+void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
+  struct line line = {warnings, warnings_size, 0};
+  read_environment(config, &line);
   settle(config, &line);
 }

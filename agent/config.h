@@ -34,6 +34,7 @@ struct rp_config {
   uint32_t slots;        /**< RECVPOOL_SLOTS = 1 .. 65536: K for each peer, from step 1; 0 = not said */
   enum rp_pool_policy on_violation; /**< RECVPOOL_ON_VIOLATION = report | fallback | abort */
   bool strict;                      /**< RECVPOOL_STRICT = 0 | 1 */
+  char run[64];                     /**< RECVPOOL_RUN: which `recvpool run` started the job; "" = none */
   /** Why less is done than was asked for: the environment contradicts itself, and the values for enforcing
    * were put back to their defaults. "contradiction: sentence", or "". */
   char problem[256];
@@ -58,6 +59,8 @@ void rp_config_defaults(struct rp_config *config);
  * contradict each other (rp_config_check) make it observe, see rp_config.problem. Never fails.
  * Reads the environment only, allocates nothing; call it before threads may call setenv. */
 void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size);
+/** The same without a look at contradictions. */
+void rp_config_read_environment(struct rp_config *config, char *warnings, size_t warnings_size);
 
 /** Checks and parses the value for one variable (as the command does with its options). On RP_ERROR_INVALID,
  * `message` says what the value must be ("must be …"); RP_ERROR_NOT_FOUND: no such variable. A failure leaves

@@ -233,6 +233,7 @@ static json_t *configuration_json(const struct rp_report *report, bool *failed) 
   rp__put_int_or_null(&emit, "plan_rank", config->plan_rank);
   rp__put_u64_or_null(&emit, "buffer_bytes", config->buffer_bytes);
   rp__put_u64_or_null(&emit, "slots", config->slots);
+  rp__put_text_or_null(&emit, "run", config->run);
   rp__put_text_or_null(&emit, "problem", config->problem);
   return emit.object;
 }

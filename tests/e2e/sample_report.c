@@ -255,6 +255,10 @@ static void make_it_now(struct rp_report *report) {
   struct timespec wall, monotonic;
   clock_gettime(CLOCK_REALTIME, &wall);
   clock_gettime(CLOCK_MONOTONIC, &monotonic);
+  static struct rp_config config;
+  char warnings[16];
+  rp_config_from_environment(&config, warnings, sizeof warnings);
+  report->config = &config;
   report->process.pid = getpid();
   (void)gethostname(report->process.host, sizeof report->process.host - 1);
   report->process.start_time_unix_seconds = (double)wall.tv_sec + (double)wall.tv_nsec / 1e9;

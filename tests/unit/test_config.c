@@ -119,6 +119,7 @@ static void good_values_for_enforce_are_taken(void **state) {
       {"RECVPOOL_ON_VIOLATION", "abort"},
       {"RECVPOOL_STRICT", "1"},
       {"RECVPOOL_CUPTI", "learn"},
+      {"RECVPOOL_RUN", "1a-_."},
       {"RECVPOOL_SLOTS", "65536"},
   };
   char message[128];
@@ -221,6 +222,9 @@ static void bad_values_change_nothing(void **state) {
       {"RECVPOOL_ON_VIOLATION", "ignore"},
       {"RECVPOOL_ON_VIOLATION", ""},
       {"RECVPOOL_STRICT", "yes"},
+      {"RECVPOOL_RUN", ""},
+      {"RECVPOOL_RUN", "a/b"},
+      {"RECVPOOL_RUN", "0123456789012345678901234567890123456789012345678901234567890123"},
       {"RECVPOOL_SLACK", "Auto"},
       {"RECVPOOL_REPORT_DIR", ""},
       {"RECVPOOL_REPORT_DIR", long_path},
@@ -352,7 +356,7 @@ static void the_table_is_documented(void **state) {
     assert_int_equal(strncmp(row->name, "RECVPOOL_", 9), 0);
     assert_true(row->help[0] && row->values[0] && row->default_text[0]);
   }
-  assert_int_equal(count, 13);
+  assert_int_equal(count, 14);
 }
 
 int main(void) {
