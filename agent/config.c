@@ -98,8 +98,20 @@ static int word_index(const char *value, const char *const *words, size_t count)
 
 static const char *const mode_words[] = {"observe", "off", "enforce"}; /* by enum rp_mode */
 
+static const char *const policy_words[] = {"fallback", "report", "abort"}; /* by enum rp_pool_policy */
+static const char *const cupti_words[] = {"always", "off", "learn"};       /* by enum rp_cupti_policy */
+#define WORD(words, value) ((size_t)(value) < sizeof(words) / sizeof *(words) ? (words)[value] : "unknown")
+
 const char *rp_mode_name(enum rp_mode mode) {
-  return (size_t)mode < sizeof mode_words / sizeof mode_words[0] ? mode_words[mode] : "unknown";
+  return WORD(mode_words, mode);
+}
+
+const char *rp_on_violation_name(enum rp_pool_policy policy) {
+  return WORD(policy_words, policy);
+}
+
+const char *rp_cupti_policy_name(enum rp_cupti_policy policy) {
+  return WORD(cupti_words, policy);
 }
 
 static rp_status parse_mode(struct rp_config *config, const char *value) {
@@ -203,19 +215,27 @@ static rp_status parse_strict(struct rp_config *config, const char *value) {
 }
 
 static rp_status parse_on_violation(struct rp_config *config, const char *value) {
-  static const char *const words[] = {"fallback", "report", "abort"}; /* by enum rp_pool_policy */
   _Static_assert(RP_POOL_ON_STALE_FALLBACK == 0 && RP_POOL_ON_STALE_REPORT == 1 &&
                      RP_POOL_ON_STALE_ABORT == 2,
                  "the words are in the order of the policies");
-  int index = word_index(value, words, sizeof words / sizeof words[0]);
+  int index = word_index(value, policy_words, sizeof policy_words / sizeof policy_words[0]);
   if (index < 0) return RP_ERROR_INVALID;
   config->on_violation = (enum rp_pool_policy)index;
   return RP_OK;
 }
 
+/* It becomes part of no path, but of reports. */
+static rp_status parse_run(struct rp_config *config, const char *value) {
+  size_t length = strlen(value);
+  if (length == 0 || length >= sizeof config->run) return RP_ERROR_INVALID;
+  if (strspn(value, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-") != length)
+    return RP_ERROR_INVALID;
+  memcpy(config->run, value, length + 1);
+  return RP_OK;
+}
+
 static rp_status parse_cupti(struct rp_config *config, const char *value) {
-  static const char *const words[] = {"always", "off", "learn"}; /* by enum rp_cupti_policy */
-  int index = word_index(value, words, sizeof words / sizeof words[0]);
+  int index = word_index(value, cupti_words, sizeof cupti_words / sizeof cupti_words[0]);
   if (index < 0) return RP_ERROR_INVALID;
   config->cupti = (enum rp_cupti_policy)index;
   return RP_OK;
@@ -271,6 +291,9 @@ static const struct variable variables[] = {
       "hold the only CUPTI subscription, give it back once memory is shared, or leave it to others"},
      "always, learn or off",
      parse_cupti},
+    {{"RECVPOOL_RUN", "WORD", "none", "set by recvpool run: which run a report belongs to"},
+     "up to 63 letters, digits, dots, dashes and underscores",
+     parse_run},
     {{"RECVPOOL_VERBOSE", "0 | 1", "0", "say on stderr what the agent does"}, "0 or 1", parse_verbose},
 };
 #define VARIABLE_COUNT (sizeof variables / sizeof variables[0])
@@ -363,14 +386,6 @@ static void read_one(struct rp_config *config, const char *entry, struct line *l
   line_add(line, "' must be %s", variable->rule);
 }
 
-void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
-  struct line line = {warnings, warnings_size, 0};
-  if (warnings_size) warnings[0] = '\0';
-  rp_config_defaults(config);
-  for (char **entry = environ; entry && *entry; entry++)
-    if (strncmp(*entry, PREFIX, sizeof PREFIX - 1) == 0) read_one(config, *entry, &line);
-}
-
 /* "--buffer-bytes" or "RECVPOOL_BUFFER_BYTES": `option` is the former without dashes. */
 static const char *shown_name(const char *option, bool options, char *out, size_t out_size) {
   snprintf(out, out_size, "%s%s", options ? "--" : PREFIX, option);
@@ -410,4 +425,39 @@ rp_status rp_config_check(const struct rp_config *config, bool options, char *me
     return RP_ERROR_INVALID;
   }
   return RP_OK;
+}
+
+/* A job must not be harmed by what its environment says: it runs, observed. */
+static void settle(struct rp_config *config, struct line *line) {
+  static const char word[] = "contradiction: ";
+  char message[sizeof config->problem - sizeof word];
+  if (rp_config_check(config, false, message, sizeof message) == RP_OK) return;
+  snprintf(config->problem, sizeof config->problem, "%s%s", word, message);
+  config->mode = RP_MODE_OBSERVE;
+  config->plan_path[0] = '\0';
+  config->plan_rank = -1;
+  config->buffer_bytes = 0;
+  config->slots = 0;
+  config->strict = false;
+  config->on_violation = RP_POOL_ON_STALE_FALLBACK;
+  if (config->cupti == RP_CUPTI_LEARN) config->cupti = RP_CUPTI_ALWAYS;
+  line_add(line, "%s%s; the job is observed only", line->used ? "; " : "", message);
+}
+
+static void read_environment(struct rp_config *config, struct line *line) {
+  if (line->size) line->text[0] = '\0';
+  rp_config_defaults(config);
+  for (char **entry = environ; entry && *entry; entry++)
+    if (strncmp(*entry, PREFIX, sizeof PREFIX - 1) == 0) read_one(config, *entry, line);
+}
+
+void rp_config_read_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
+  struct line line = {warnings, warnings_size, 0};
+  read_environment(config, &line);
+}
+
+void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
+  struct line line = {warnings, warnings_size, 0};
+  read_environment(config, &line);
+  settle(config, &line);
 }

@@ -34,6 +34,10 @@ struct rp_config {
   uint32_t slots;        /**< RECVPOOL_SLOTS = 1 .. 65536: K for each peer, from step 1; 0 = not said */
   enum rp_pool_policy on_violation; /**< RECVPOOL_ON_VIOLATION = report | fallback | abort */
   bool strict;                      /**< RECVPOOL_STRICT = 0 | 1 */
+  char run[64];                     /**< RECVPOOL_RUN: which `recvpool run` started the job; "" = none */
+  /** Why less is done than was asked for: the environment contradicts itself, and the values for enforcing
+   * were put back to their defaults. "contradiction: sentence", or "". */
+  char problem[256];
 };
 
 /** One row of the table of variables, for help texts. Strings are static. */
@@ -51,9 +55,12 @@ const struct rp_config_variable *rp_config_variable(size_t index);
 void rp_config_defaults(struct rp_config *config);
 
 /** Reads the environment. Nonsense keeps the default of its variable and is described in `warnings` (one line
- * for all of them, "" if there is none, cut to size); unknown RECVPOOL_ names are described too. Never fails.
+ * for all of them, "" if there is none, cut to size); unknown RECVPOOL_ names are described too. Values that
+ * contradict each other (rp_config_check) make it observe, see rp_config.problem. Never fails.
  * Reads the environment only, allocates nothing; call it before threads may call setenv. */
 void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size);
+/** The same without a look at contradictions. */
+void rp_config_read_environment(struct rp_config *config, char *warnings, size_t warnings_size);
 
 /** Checks and parses the value for one variable (as the command does with its options). On RP_ERROR_INVALID,
  * `message` says what the value must be ("must be …"); RP_ERROR_NOT_FOUND: no such variable. A failure leaves
@@ -66,8 +73,10 @@ rp_status rp_config_set(struct rp_config *config, const char *variable, const ch
  * file. */
 rp_status rp_config_check(const struct rp_config *config, bool options, char *message, size_t message_size);
 
-/** Word of a mode, never NULL. */
+/** Words as the variables have them, never NULL. */
 const char *rp_mode_name(enum rp_mode mode);
+const char *rp_on_violation_name(enum rp_pool_policy policy);
+const char *rp_cupti_policy_name(enum rp_cupti_policy policy);
 
 /** $XDG_RUNTIME_DIR/recvpool, else /run/recvpool for root, else /tmp/recvpool-UID. */
 void rp_config_default_report_dir(char *out, size_t out_size);

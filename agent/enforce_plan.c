@@ -356,15 +356,20 @@ rp_status rp_enforce_plan_load(const struct rp_config *config, int rank, int wor
   return RP_OK;
 }
 
-rp_status rp_enforce_plan_check(const char *path, char *message, size_t message_size) {
+rp_status rp_enforce_plan_check(const struct rp_config *config, char *message, size_t message_size) {
   const struct line line = {message, message_size};
+  const char *path = config->plan_path;
   struct rp_planned planned;
   char what[256];
+  if (!path[0]) return RP_OK;
   rp_status status = read_plan(path, &planned, message, message_size);
   if (status) return status;
   size_t ranks = rp_planned_rank_count(&planned);
   if (ranks == 0)
     status = say(&line, RP_ERROR_INVALID, "%s: the plan lists no ranks; make the plan again", path);
+  else if (config->plan_rank >= 0 && (size_t)config->plan_rank >= ranks)
+    status = say(&line, RP_ERROR_INVALID, "%s: the plan has the ranks 0 to %zu and no rank %d", path,
+                 ranks - 1, (int)config->plan_rank);
   for (size_t r = 0; !status && r < ranks; r++) {
     struct rp_guard_plan *plan = NULL;
     status = rp__enforce_plan_build(&planned, r, &plan, what, sizeof what);

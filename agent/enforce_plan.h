@@ -25,9 +25,9 @@ rp_status rp_enforce_plan_load(const struct rp_config *config, int rank, int wor
 /** NULL is allowed. */
 void rp_enforce_plan_free(struct rp_guard_plan *plan);
 
-/** Whether the plan file can be enforced at all, for every rank in it. `message` is a sentence that names the
- * file. */
-rp_status rp_enforce_plan_check(const char *path, char *message, size_t message_size);
+/** Whether the plan file can be enforced at all, for every rank in it, and has the rank that `config` names.
+ * `message` is a sentence that names the file. RP_OK where `config` has no plan. */
+rp_status rp_enforce_plan_check(const struct rp_config *config, char *message, size_t message_size);
 
 /** Rank `rank` of a plan that was read, for the guard; `message` names no file. For tests and fuzzing. As
  * rp_planned_receives, and RP_ERROR_LIMIT: more receives than any step has. */

@@ -11,13 +11,14 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "agent/config.h"
 #include "cupti/device_memory.h"
 #include "pool/guard.h"
 #include "pool/tracker.h"
 #include "recvpool/status.h"
 
 #define RP_REPORT_SCHEMA "recvpool.report"
-#define RP_REPORT_SCHEMA_VERSION "1.0"
+#define RP_REPORT_SCHEMA_VERSION "1.1"
 #define RP_EVIDENCE_SOURCES 5
 #define RP_ENFORCE_DEVICES 16
 
@@ -84,6 +85,15 @@ struct rp_enforce_report {
   size_t device_count;
 };
 
+/** The user's wish, while the job ran, to go back to one allocation per buffer. CLOCK_MONOTONIC, 0 = not
+ * (yet).
+ */
+struct rp_switched_off {
+  uint64_t seen_ns;   /**< the file was found */
+  uint64_t effect_ns; /**< no buffer shares memory any more */
+  char file[512];     /**< name of the file in the report folder */
+};
+
 struct rp_report {
   const char *mode;           /**< "observe", "enforce", "off" */
   const char *state;          /**< "running" or "finished" */
@@ -97,8 +107,9 @@ struct rp_report {
   const struct rp_comm_info *comms;
   size_t comm_count;
   struct rp_snapshot snapshot;
-  uint32_t slack;
-  uint64_t min_bytes;
+  const struct rp_config *config;          /**< the values in force; NULL: the defaults */
+  const struct rp_enforce_report *enforce; /**< NULL: not known */
+  struct rp_switched_off switched_off;
   struct rp_agent_cost cost;
   uint64_t written_monotonic_ns;
   double written_unix_seconds;

@@ -119,6 +119,7 @@ static void good_values_for_enforce_are_taken(void **state) {
       {"RECVPOOL_ON_VIOLATION", "abort"},
       {"RECVPOOL_STRICT", "1"},
       {"RECVPOOL_CUPTI", "learn"},
+      {"RECVPOOL_RUN", "1a-_."},
       {"RECVPOOL_SLOTS", "65536"},
   };
   char message[128];
@@ -221,6 +222,9 @@ static void bad_values_change_nothing(void **state) {
       {"RECVPOOL_ON_VIOLATION", "ignore"},
       {"RECVPOOL_ON_VIOLATION", ""},
       {"RECVPOOL_STRICT", "yes"},
+      {"RECVPOOL_RUN", ""},
+      {"RECVPOOL_RUN", "a/b"},
+      {"RECVPOOL_RUN", "0123456789012345678901234567890123456789012345678901234567890123"},
       {"RECVPOOL_SLACK", "Auto"},
       {"RECVPOOL_REPORT_DIR", ""},
       {"RECVPOOL_REPORT_DIR", long_path},
@@ -289,6 +293,36 @@ static void one_warning_line_for_all_nonsense(void **state) {
   assert_int_equal(strlen(small), sizeof small - 1);
 }
 
+/* In somebody's job a contradiction is one warning, and the job is observed. */
+static void a_contradiction_is_observed(void **state) {
+  (void)state;
+  char *contradicting[] = {
+      "RECVPOOL_MODE=enforce",       "RECVPOOL_PLAN=/p", "RECVPOOL_SLOTS=3",     "RECVPOOL_STRICT=1",
+      "RECVPOOL_ON_VIOLATION=abort", "RECVPOOL_SLACK=1", "RECVPOOL_CUPTI=learn", NULL};
+  char **before = environ;
+  environ = contradicting;
+  struct rp_config config, expected;
+  char warnings[256];
+  rp_config_from_environment(&config, warnings, sizeof warnings);
+  environ = before;
+  assert_string_equal(warnings,
+                      "RECVPOOL_PLAN and RECVPOOL_SLOTS exclude each other: the plan has the slots; the "
+                      "job is observed only");
+  assert_string_equal(
+      config.problem,
+      "contradiction: RECVPOOL_PLAN and RECVPOOL_SLOTS exclude each other: the plan has the slots");
+  rp_config_defaults(&expected);
+  assert_int_equal(config.mode, RP_MODE_OBSERVE);
+  assert_int_equal(config.slack, 1);
+  assert_string_equal(config.plan_path, "");
+  assert_int_equal(config.slots, 0);
+  assert_int_equal(config.plan_rank, expected.plan_rank);
+  assert_int_equal(config.on_violation, expected.on_violation);
+  assert_int_equal(config.cupti, expected.cupti);
+  assert_false(config.strict);
+  assert_int_equal(rp_config_check(&config, false, warnings, sizeof warnings), RP_OK);
+}
+
 static void a_clean_environment_warns_of_nothing(void **state) {
   (void)state;
   char *clean[] = {"XDG_RUNTIME_DIR=/run/user/1", "RECVPOOL_VERBOSE=1", NULL};
@@ -322,7 +356,7 @@ static void the_table_is_documented(void **state) {
     assert_int_equal(strncmp(row->name, "RECVPOOL_", 9), 0);
     assert_true(row->help[0] && row->values[0] && row->default_text[0]);
   }
-  assert_int_equal(count, 13);
+  assert_int_equal(count, 14);
 }
 
 int main(void) {
@@ -335,6 +369,7 @@ int main(void) {
       cmocka_unit_test(relative_report_dir_is_made_absolute),
       cmocka_unit_test(bad_values_change_nothing),
       cmocka_unit_test(one_warning_line_for_all_nonsense),
+      cmocka_unit_test(a_contradiction_is_observed),
       cmocka_unit_test(a_clean_environment_warns_of_nothing),
       cmocka_unit_test(default_folder_without_runtime_dir),
       cmocka_unit_test(the_table_is_documented),

@@ -465,7 +465,7 @@ static void files_that_are_no_plans(void **state) {
     assert_null(strchr(message, '\n'));
     assert_null(plan);
     char checked[8192];
-    assert_int_equal(rp_enforce_plan_check(cases[i].path, checked, sizeof checked), status);
+    assert_int_equal(rp_enforce_plan_check(&config, checked, sizeof checked), status);
     assert_non_null(strstr(checked, cases[i].says));
   }
   unlink(fifo);
@@ -473,19 +473,30 @@ static void files_that_are_no_plans(void **state) {
 
 static void a_plan_is_checked_for_all_its_ranks(void **state) {
   const struct folder *f = *state;
+  struct rp_config config;
   char message[512] = "", path[128];
-  assert_int_equal(rp_enforce_plan_check(f->path, message, sizeof message), RP_OK);
+  rp_config_defaults(&config);
+  assert_int_equal(rp_enforce_plan_check(&config, message, sizeof message), RP_OK);
+  snprintf(config.plan_path, sizeof config.plan_path, "%s", f->path);
+  assert_int_equal(rp_enforce_plan_check(&config, message, sizeof message), RP_OK);
+  config.plan_rank = 3;
+  assert_int_equal(rp_enforce_plan_check(&config, message, sizeof message), RP_OK);
   assert_string_equal(message, "");
+  config.plan_rank = 4;
+  assert_int_equal(rp_enforce_plan_check(&config, message, sizeof message), RP_ERROR_INVALID);
+  assert_non_null(strstr(message, "the plan has the ranks 0 to 3 and no rank 4"));
+  config.plan_rank = -1;
   snprintf(path, sizeof path, "%s/other.json", f->dir);
+  snprintf(config.plan_path, sizeof config.plan_path, "%s", path);
   json_t *json = json_of(&whole, 1);
   json_array_set_new(find_node(json, "ranks 3 receives stage"), 0, json_integer(0));
   assert_int_equal(rp_plan_write(json, path), RP_OK);
-  assert_int_equal(rp_enforce_plan_check(path, message, sizeof message), RP_ERROR_INVALID);
+  assert_int_equal(rp_enforce_plan_check(&config, message, sizeof message), RP_ERROR_INVALID);
   assert_ptr_equal(strstr(message, path), message);
   assert_non_null(strstr(message, "receive 0 of rank 3"));
   json_object_set_new(json, "ranks", json_array());
   assert_int_equal(rp_plan_write(json, path), RP_OK);
-  assert_int_equal(rp_enforce_plan_check(path, message, sizeof message), RP_ERROR_INVALID);
+  assert_int_equal(rp_enforce_plan_check(&config, message, sizeof message), RP_ERROR_INVALID);
   assert_non_null(strstr(message, "lists no ranks"));
   unlink(path);
   json_decref(json);
