@@ -44,10 +44,6 @@ bool rp__others_in_flight(void) {
   return calls_in_flight > rp_thread.in_flight;
 }
 
-bool rp__any_in_flight(void) {
-  return calls_in_flight > 0;
-}
-
 /* ---- boundaries ---- */
 
 /* While acting. */
@@ -94,12 +90,13 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
   if (status == RP_OK) rp_guard_idle_reached(device->guard, action);
   if (status == RP_OK) return RP_ERROR_BUSY;
   if (!action->boundary) return refuse("the work that uses its buffer does not end", status);
+  rp_verbose("step boundary postponed: %s", rp_status_text(status));
   rp_guard_boundary_postpone(device->guard);
   return RP_ERROR_BUSY;
 }
 
-/* A boundary moves memory: calls that were asked about and not made yet must be over. This thread's own, in an
- * open group, will not be. */
+/* A boundary moves memory: calls of other threads that were asked about must be made and told of. This
+ * thread's own, in an open group, are still to be made, and find the new memory. */
 static rp_status wait_for_calls(struct rp__device *device) {
   uint64_t until_ns = rp_now_ns() + BOUNDARY_WAIT_NS;
   while (rp__others_in_flight() && rp_now_ns() < until_ns) {
@@ -107,7 +104,10 @@ static rp_status wait_for_calls(struct rp__device *device) {
     rp__pause(CALLS_PAUSE_NS);
     if (!rp__gate_enter()) return RP_ERROR_STATE;
   }
-  if (rp__any_in_flight()) rp_guard_boundary_postpone(device->guard);
+  if (rp__others_in_flight()) {
+    rp_verbose("step boundary postponed: calls are being made");
+    rp_guard_boundary_postpone(device->guard);
+  }
   return RP_ERROR_BUSY;
 }
 
@@ -134,7 +134,7 @@ static rp_status settle(struct rp__device *device, struct rp__idle *idle,
                         const struct rp_guard_action *action, uint64_t deadline_ns) {
   struct rp_order_gap gaps[RP_GUARD_ACTION_WAITS];
   if (rp__enforce.shadow) return RP_OK;
-  if (action->boundary && rp__any_in_flight()) return wait_for_calls(device);
+  if (action->boundary && rp__others_in_flight()) return wait_for_calls(device);
   if (!rp__idle_known(idle, action->idle, action->idle_count))
     return open_until_idle(device, idle, action, action->idle, action->idle_count, deadline_ns);
   size_t count = host_waits(action, gaps);

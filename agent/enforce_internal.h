@@ -96,9 +96,8 @@ uint64_t rp__activity(void);
 /** Under the lock: this thread has been told to go on with a call, and has made it (or given it up). */
 void rp__flight_begin(void);
 void rp__flight_end(void);
-/** Under the lock: calls of other threads, and of all, that are between the two. */
+/** Under the lock: another thread is between the two. */
 bool rp__others_in_flight(void);
-bool rp__any_in_flight(void);
 
 /** What is not known to be idle yet. */
 struct rp__idle {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/agent.h"
 #include "agent/enforce_internal.h"
 
 /* The report thread waits no longer than this for somebody who acts; its next report says more. */
@@ -14,7 +15,7 @@ uint64_t rp_enforce_violations(void) {
   if (!rp__gate_enter_within(COLLECT_WAIT_NS)) return 0;
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
     if (rp__enforce.devices[i].guard) violations += rp_guard_violations(rp__enforce.devices[i].guard);
-  rp__gate_leave();
+  rp_agent_unlock(); /* the report does not end the process */
   return violations;
 }
 
@@ -35,7 +36,7 @@ bool rp_enforce_collect(struct rp_enforce_report *out) {
   for (int i = 0; i < RP_ENFORCE_DEVICES && status == RP_OK; i++)
     if (rp__enforce.devices[i].tried)
       status = collect_device(&rp__enforce.devices[i], &out->devices[out->device_count++]);
-  rp__gate_leave();
+  rp_agent_unlock(); /* the report does not end the process */
   if (status != RP_OK) rp_enforce_report_fini(out);
   return status == RP_OK;
 }
