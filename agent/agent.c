@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/names.h"
+#include "agent/ordering.h"
 #include "agent/posts.h"
 #include "agent/range_filter.h"
 #include "agent/reporter.h"
@@ -45,6 +46,7 @@ bool rp_agent_lock(void) {
 }
 
 void rp_agent_unlock(void) {
+  rp_ordering_refresh();
   rp_unlock(&lock);
 }
 
@@ -91,7 +93,7 @@ static void emit(struct rp_event *event) {
   event->operations = operations_begun();
   if (!lock_events()) return;
   hand_over(event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 static uint16_t capture_flag(uint64_t stream) {
@@ -101,6 +103,7 @@ static uint16_t capture_flag(uint64_t stream) {
 /* ---- launches ---- */
 
 static bool launch_begun(void) {
+  if (!rp_state_is_on()) return false;
   if (rp_thread.depth[RP_CALL_NCCL]) return false; /* its accesses come from its API */
   rp_count(&rp_thread_counts()->operations, 1);
   return !rp_filter_is_empty(&filter);
@@ -132,7 +135,7 @@ static void note_name(uint64_t function, const char *symbol) {
   if (!symbol && rp_driver_function_name(function, name, sizeof name)) symbol = name;
   if (!symbol || !rp_lock(&lock)) return;
   rp_names_note(function, generation, symbol);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words,
@@ -155,7 +158,7 @@ static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch
     hand_over(&event);
     base.flags |= RP_EVENT_FLAG_INPLACE;
   }
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 /* NCCL may launch from a thread of its own (communicators that do not block), where the call stack does not
@@ -204,7 +207,7 @@ static void take_copy(const struct rp_cuda_op *op, enum rp_event_source source) 
     event.bytes = op->bytes;
     hand_over(&event);
   }
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 static void take_memset(const struct rp_cuda_op *op, enum rp_event_source source) {
@@ -221,7 +224,7 @@ static void take_memset(const struct rp_cuda_op *op, enum rp_event_source source
   event.operations = operations_begun() - 1;
   if (!lock_events()) return;
   hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 static void take_plain(const struct rp_cuda_op *op, enum rp_event_source source) {
@@ -242,9 +245,8 @@ static void take_allocation(const struct rp_cuda_op *op, enum rp_event_source so
   take_plain(op, source);
 }
 
-/* Order matters only where there are receive buffers to order. */
+/* Records, waits and the like are counted only where there are receive buffers to order. */
 static void take_order(const struct rp_cuda_op *op, enum rp_event_source source) {
-  if (source == RP_SOURCE_CUPTI && rp_thread.depth[RP_CALL_ORDER]) return;
   if (!rp_filter_is_empty(&filter)) take_plain(op, source);
 }
 
@@ -268,7 +270,7 @@ void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
 }
 
 static void op_from_cupti(const struct rp_cuda_op *op) {
-  rp_agent_op(op, RP_SOURCE_CUPTI);
+  if (rp_state_is_on()) rp_agent_op(op, RP_SOURCE_CUPTI);
 }
 
 /* ---- NCCL ---- */
@@ -295,7 +297,7 @@ void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t addre
   interposed_transfers++;
   if (profiler_expected) rp_posts_add(&posts, receive, peer, address);
   hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   if (receive) note_first_receive();
 }
 
@@ -338,7 +340,7 @@ static void introduce_comm(const struct rp_comm_info *info, enum rp_event_source
   if (!lock_events()) return;
   remember_comm(info);
   hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 void rp_agent_comm_init(uint64_t comm, int32_t rank, int32_t ranks, uint64_t id_hash) {
@@ -356,21 +358,21 @@ void rp_agent_comm_destroy(uint64_t comm, bool aborted) {
   const struct rp_comm_info *info = find_comm(comm);
   if (info) comm_ended[info - comms] = true;
   hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 uint64_t rp_agent_comm_hash(uint64_t comm) {
   if (!rp_lock(&lock)) return 0;
   const struct rp_comm_info *info = find_comm(comm);
   uint64_t hash = info ? info->id_hash : 0;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return hash;
 }
 
 void rp_agent_expect_profiler(void) {
   if (!rp_lock(&lock)) return;
   profiler_expected = true;
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 /* Whether an interposed call announced this transfer; counts either way. */
@@ -383,7 +385,7 @@ static bool announced(bool receive, int32_t peer, uint64_t address, bool *new_co
   else
     unmatched++;
   *new_comm = !found && !find_comm(comm);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return found;
 }
 
@@ -404,8 +406,9 @@ void rp_agent_profiled_transfer(bool receive, const struct rp_comm_info *comm, i
 
 /* ---- sink ---- */
 
+/* The order of streams is followed on when events are not taken any more. */
 static bool enter_callback(void) {
-  if (!rp_state_is_on() || rp_thread.busy) return false;
+  if (rp_thread.busy || !(rp_state_is_on() || rp_ordering_on())) return false;
   rp_thread.busy = 1;
   rp_thread.callback_started_ns = rp_cost_begin();
   return true;
@@ -420,7 +423,17 @@ static bool overlaps(uint64_t begin, uint64_t end) {
   return rp_filter_overlaps(&filter, begin, end);
 }
 
+static void launch_done(const struct rp_cuda_launch *launch, const struct rp_launch_words *words) {
+  (void)launch;
+  (void)words;
+}
+
+static void op_done(const struct rp_cuda_op *op) {
+  (void)op;
+}
+
 static void take_label(const char *text) {
+  if (!rp_state_is_on()) return;
   struct rp_event event = new_event(RP_EVENT_LABEL, RP_SOURCE_CUPTI);
   uint64_t id = 0xcbf29ce484222325u;
   for (const char *c = text; c && *c; c++)
@@ -431,7 +444,7 @@ static void take_label(const char *text) {
   if (!lock_events()) return;
   if (text && !rp_names_known(id, 0)) rp_names_note(id, 0, text);
   hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 static const struct rp_cuda_sink sink = {
@@ -441,6 +454,13 @@ static const struct rp_cuda_sink sink = {
     .launch_begun = launch_begun,
     .launch_hit = launch_hit,
     .op = op_from_cupti,
+    .work_begin = rp_ordering_seen_work_begin,
+    .work_resume = rp_ordering_seen_work_resume,
+    .launch_done = launch_done,
+    .op_done = op_done,
+    .work_end = rp_ordering_seen_work_end,
+    .order_begin = rp_ordering_seen_begin,
+    .order_end = rp_ordering_seen_end,
     .initialised = rp_reporter_driver_initialised,
     .code_loaded = rp_reporter_look_for_modules,
     .label = take_label,
@@ -456,21 +476,22 @@ rp_status rp_agent_start(const struct rp_config *config) {
   const struct rp_tracker_options options = {.min_bytes = config->min_bytes, .slack = config->slack};
   const struct rp_tracker_sink to_filter = {.range_added = range_added, .range_removed = range_removed};
   own_pid = (uint32_t)getpid();
-  struct rp_tracker *created = rp_tracker_create(&options, &to_filter);
+  rp_status status = rp_ordering_start();
+  struct rp_tracker *created = status == RP_OK ? rp_tracker_create(&options, &to_filter) : NULL;
   if (!created) return RP_ERROR_NO_MEMORY;
   if (!rp_lock(&lock)) {
     rp_tracker_destroy(created);
     return RP_ERROR_STATE;
   }
   tracker = created;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return RP_OK;
 }
 
 void rp_agent_finish(void) {
   if (!rp_lock(&lock)) return;
   if (tracker) rp_tracker_finish(tracker, rp_now_ns());
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 const char *rp_agent_function_name(void *context, uint64_t function) {
@@ -485,7 +506,7 @@ static void fill_cost(struct rp_agent_cost *cost, const struct rp_snapshot *snap
   uint64_t timed_ns = rp_thread_counts_sum(offsetof(struct rp_thread_counts, timed_ns));
   double each = cost->callbacks_timed ? (double)timed_ns / (double)cost->callbacks_timed : 0;
   cost->callback_time_ns = (uint64_t)(each * (double)cost->callbacks);
-  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + rp_names_bytes() + sizeof comms +
+  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + rp_names_bytes() + rp_ordering_bytes() + sizeof comms +
                       sizeof posts +
                       3 * sizeof(uint64_t) * atomic_load_explicit(&filter.count, memory_order_relaxed);
 }
@@ -500,7 +521,7 @@ rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *c
   *out_count = comm_count < capacity ? comm_count : capacity;
   memcpy(out_comms, comms, *out_count * sizeof comms[0]);
   cost->events_lost = events_lost + atomic_load_explicit(&nested_lost, memory_order_relaxed);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   fill_cost(cost, snapshot);
   return status;
 }
@@ -512,7 +533,7 @@ uint64_t rp_agent_first_receive_ns(void) {
 uint64_t rp_agent_interposed_transfers(void) {
   if (!rp_lock(&lock)) return 0;
   uint64_t count = interposed_transfers;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return count;
 }
 
@@ -521,5 +542,5 @@ void rp_agent_profiler_counts(uint64_t *out_unmatched, uint64_t *out_matched) {
   if (!rp_lock(&lock)) return;
   *out_unmatched = unmatched;
   *out_matched = matched;
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }

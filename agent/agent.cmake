@@ -1,7 +1,7 @@
 # librecvpool.so: what the driver loads by CUDA_INJECTION64_PATH. recvpool_agent_objects is the same code with its
 # internals visible, for tests.
 add_library(recvpool_agent_objects STATIC agent.c evidence.c hooks.c hooks_memory.c hooks_nccl.c hooks_order.c
-  hooks_work.c identity.c interpose.c log.c names.c nccl_profiler.c posts.c range_filter.c reporter.c state.c)
+  hooks_work.c identity.c interpose.c log.c names.c nccl_profiler.c ordering.c posts.c range_filter.c reporter.c state.c)
 target_compile_definitions(recvpool_agent_objects PRIVATE _GNU_SOURCE)
 target_link_libraries(recvpool_agent_objects PUBLIC recvpool_agent_common recvpool_cuda Threads::Threads
   ${CMAKE_DL_LIBS} PRIVATE recvpool_options)
