@@ -1,6 +1,6 @@
 /* The gate: one thread at a time changes memory or inserts waits, and gives the core lock up for each call of
- * the driver that this takes. Owns the flag and the condition, and what was asked for by those who may not act
- * themselves. */
+ * the driver that this takes. Owns the flag and the condition, and what was asked for by those who may not
+ * act themselves. */
 #include "agent/enforce_internal.h"
 
 #include <pthread.h>
@@ -11,10 +11,10 @@
 #include "agent/log.h"
 #include "agent/state.h"
 
-static bool acting;              /* core lock */
-static unsigned waiting;         /* core lock: threads in the condition */
-static int cancel_state;         /* of who acts, before */
-static pthread_cond_t acted;     /* clock: monotonic */
+static bool acting;          /* core lock */
+static unsigned waiting;     /* core lock: threads in the condition */
+static int cancel_state;     /* of who acts, before */
+static pthread_cond_t acted; /* clock: monotonic */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool abort_wanted;
 static _Atomic int fallback_wanted; /* enum rp_pool_reason, 0 = no */

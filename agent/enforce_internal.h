@@ -43,8 +43,8 @@ void rp__ungated_receive(uint64_t address);
 
 /* ---- the gate ---- */
 
-/** Takes the core lock, and waits until nobody acts. False: this thread is inside the lock already, and can do
- * nothing here. Carries out what was asked for meanwhile. */
+/** Takes the core lock, and waits until nobody acts. False: this thread is inside the lock already, and can
+ * do nothing here. Carries out what was asked for meanwhile. */
 bool rp__gate_enter(void);
 /** The same, for no longer than that. */
 bool rp__gate_enter_within(uint64_t nanoseconds);
