@@ -96,6 +96,7 @@ struct rp__guard_class {
   uint32_t direction, slots, buffers, depth, slack;
   /* Plan. */
   bool ring;       /**< the n-th receive of a step has slot n mod K */
+  bool any_number; /**< more buffers than the plan counts are no surprise */
   uint32_t needed; /**< accesses that the plan counts of each of its receives; 0 = not known */
   uint64_t step;   /**< of the count below */
   uint32_t received;

@@ -18,6 +18,7 @@ static rp_status copy_classes(const struct rp_guard *guard, uint32_t count, stru
     struct rp_guard_class_report *copy = &out->classes[out->class_count];
     const struct rp__guard_class *known = class_of(guard, id);
     if (rp_pool_class(guard->pool, id, &copy->info) || !copy->info.spec.slots) continue;
+    if (known) copy->info.spec.buffers = known->buffers;
     copy->stage = known ? known->stage : -1;
     copy->direction = known ? known->direction : RP_DIRECTION_UNKNOWN;
     copy->depth = known ? known->depth : 0;
