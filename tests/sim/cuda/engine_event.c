@@ -183,6 +183,7 @@ static CUresult look_at_event(CUevent handle, bool wait) {
 CUresult impl_cuEventQuery(CUevent hEvent) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
+  if (result == CUDA_SUCCESS) result = sim_capture_forbid_unsafe();
   return result == CUDA_SUCCESS ? look_at_event(hEvent, false) : result;
 }
 
