@@ -180,11 +180,14 @@ static CUresult look_at_event(CUevent handle, bool wait) {
   return result == CUDA_SUCCESS ? sim_engine_sticky_error(context) : result;
 }
 
+/* Asking is unsafe while something is captured, whatever event is asked about. */
 CUresult impl_cuEventQuery(CUevent hEvent) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  if (result == CUDA_SUCCESS) result = sim_capture_forbid_unsafe();
-  return result == CUDA_SUCCESS ? look_at_event(hEvent, false) : result;
+  if (result == CUDA_SUCCESS) result = look_at_event(hEvent, false);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
+  CUresult unsafe = sim_capture_forbid_unsafe();
+  return unsafe == CUDA_SUCCESS ? result : unsafe;
 }
 
 CUresult impl_cuEventSynchronize(CUevent hEvent) {
