@@ -21,7 +21,10 @@ static void join(void) {
     size_t count;
   } tables[] = {
       {rp_hooks_nccl, rp_hooks_nccl_count},
+      {rp_hooks_collectives, rp_hooks_collectives_count},
       {rp_hooks_memory, rp_hooks_memory_count},
+      {rp_hooks_pointers, rp_hooks_pointers_count},
+      {rp_hooks_context, rp_hooks_context_count},
       {rp_hooks_work, rp_hooks_work_count},
       {rp_hooks_order, rp_hooks_order_count},
   };

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/enforce.h"
 #include "agent/evidence.h"
 #include "agent/hooks.h"
 #include "agent/identity.h"
@@ -45,6 +46,7 @@ static _Atomic uint64_t requested_changes; /* state somebody asked for */
 static pthread_mutex_t write_lock =
     PTHREAD_MUTEX_INITIALIZER;  /* one writer of the file at a time; outermost */
 static struct rp_report report; /* write_lock, as all below */
+static struct rp_enforce_report enforced;
 static struct rp_device_info devices[DEVICES_REPORTED];
 static size_t device_count;
 static struct rp_comm_info comms[COMMS_REPORTED];
@@ -99,6 +101,7 @@ static rp_status fill_report(const char *state) {
   report.warnings = warnings;
   report.warning_count = rp_log_warnings(warnings, RP_LOG_WARNINGS);
   report.function_name = rp_agent_function_name;
+  report.enforce = rp_enforce_collect(&enforced) ? &enforced : NULL;
   return RP_OK;
 }
 
@@ -112,6 +115,7 @@ static void write_report(const char *state) {
     if (status != RP_OK)
       rp_warn("the report cannot be written to %s: %s", config.report_dir, strerror(errno));
     rp_snapshot_fini(&report.snapshot);
+    rp_enforce_report_fini(&enforced);
   } else {
     rp_warn("no report could be made: %s", rp_status_text(status));
   }

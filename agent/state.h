@@ -58,10 +58,14 @@ struct rp_thread_counts {
 struct rp_thread {
   struct rp_thread_counts *counts; /**< NULL until first used */
   uint64_t callback_started_ns;    /**< of the callback being timed, else 0 */
+  uint64_t group;                  /**< number of the open NCCL group, unique in the process; 0 = none */
+  struct rp_enforce_group *transfers; /**< of the open group, posted and not launched; see agent/enforce.h */
   uint32_t tid;
+  uint32_t in_flight;           /**< calls that a guard was asked about and that are not made yet */
   uint16_t group_depth;         /**< ncclGroupStart without its end */
-  uint8_t busy;                 /**< inside a callback of ours */
+  uint8_t busy;                 /**< inside a callback of ours, or inside a CUDA call that the agent makes */
   uint8_t locked;               /**< inside rp_lock */
+  uint8_t handled;              /**< an interposed call has dealt with the operation that it is about to make */
   uint8_t depth[RP_CALL_KINDS]; /**< interposed calls of each kind in the call stack */
 };
 
@@ -89,6 +93,12 @@ static inline bool rp_call_begin(enum rp_call_kind kind) {
 }
 static inline void rp_call_end(enum rp_call_kind kind) {
   rp_thread.depth[kind]--;
+}
+/** After rp_call_begin, whatever the state of the library is: the call is the program's own, made neither by
+ * another interposed call of its kind, nor by NCCL (unless it is one of NCCL's), nor by the agent. */
+static inline bool rp_call_is_programs(enum rp_call_kind kind) {
+  return rp_thread.depth[kind] == 1 && !rp_thread.busy &&
+         (kind == RP_CALL_NCCL || rp_thread.depth[RP_CALL_NCCL] == 0);
 }
 
 /** Takes a lock of the library, unless this thread is inside one already: a signal handler of the program, or
