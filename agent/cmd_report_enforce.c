@@ -243,7 +243,9 @@ static void print_events(FILE *out, const json_t *report, const json_t *enforcem
     if (!shadow) {
       print_because(out, report, device, "left to the driver", json_object_get(device, "refused"));
       print_activation(out, report, device);
-      if (!json_is_object(json_object_get(device, "refused")))
+      bool given_back =
+          rp__count_of(device, "buffers") == 0 && json_is_object(json_object_get(device, "activation"));
+      if (!json_is_object(json_object_get(device, "refused")) && !given_back)
         print_because(out, report, device, "nothing is shared", json_object_get(device, "idle"));
       print_reasons(out, report, device);
     }

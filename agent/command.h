@@ -22,6 +22,8 @@
 int rp_cmd_run(int argc, char **argv);
 /** Shows the reports of any number of processes. */
 int rp_cmd_report(int argc, char **argv);
+/** Ends the sharing of memory in a running process. */
+int rp_cmd_disable(int argc, char **argv);
 /** Plans pools from a schedule on paper. */
 int rp_cmd_plan(int argc, char **argv);
 
