@@ -21,6 +21,7 @@ struct rp__device {
   struct rp_backend driver;        /**< of `memory`; called without the lock */
   uint64_t context;                /**< that the buffers belong to; written while acting */
   bool tried;
+  bool planned;      /**< the guard has a plan */
   uint32_t peers;    /**< bits: devices that may read this one's memory */
   char refused[256]; /**< why not, "word: sentence" */
 };
@@ -68,6 +69,8 @@ void rp__gate_want_abort(void);
 /** The device's memory for its guard: gives the lock up around each call of the driver. */
 void rp__backend(struct rp__device *device, struct rp_backend *out);
 
+/** The plan, as long as it can be followed, else NULL. */
+const struct rp_guard_plan *rp__plan(void);
 /** Device with its guard, made if it is the first time (acts); NULL: none, or refused. */
 struct rp__device *rp__device_get(int ordinal);
 /** The device whose guard has a buffer at `address`, else NULL. */
