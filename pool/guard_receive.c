@@ -212,8 +212,12 @@ rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_
 }
 
 void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive) {
+  rp_guard_receive_ordered(guard, receive, rp_order_access(guard->order, &receive->site));
+}
+
+void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,
+                              rp_order_token token) {
   uint32_t id;
-  rp_order_token token = rp_order_access(guard->order, &receive->site);
   if (rp_pool_find(guard->pool, receive->address, &id)) return;
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   if (!buffer->receives) return;

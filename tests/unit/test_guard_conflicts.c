@@ -133,6 +133,27 @@ static void what_no_wait_can_order(void **state) {
   }
 }
 
+/* An unknown access matters as long as its message does, and no longer. */
+static void unknown_accesses_are_forgotten(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(EIGHT, 2);
+  struct guard_fixture f = sharing((struct rp_guard_options){0});
+  guard_receive(&f, 0, UPSTREAM, true);
+  guard_read(&f, 0, 11);
+  guard_read(&f, 0, 12);
+  struct rp_guard_access unknown = {.address = f.address[0], .function = 22, .kind = RP_EVENT_KERNEL};
+  rp_guard_access_seen(f.guard, &unknown, RP_ORDER_TOKEN_UNKNOWN, NULL);
+  expect_none(&f);
+  guard_receive(&f, 0, UPSTREAM, true);
+  guard_read(&f, 0, 11);
+  guard_read(&f, 0, 12);
+  guard_read(&f, 0, 22);
+  guard_receive(&f, 2, UPSTREAM, true);
+  expect_none(&f);
+  guard_program_run(&f, &program);
+  guard_end(&f);
+}
+
 /* Two receives of one group never share a slot; nor does one with a send that is not launched. */
 static void open_groups(void **state) {
   (void)state;
@@ -660,6 +681,7 @@ int main(void) {
       cmocka_unit_test(early_reuse_grows),
       cmocka_unit_test(unordered_reuse_waits),
       cmocka_unit_test(what_no_wait_can_order),
+      cmocka_unit_test(unknown_accesses_are_forgotten),
       cmocka_unit_test(open_groups),
       cmocka_unit_test(send_in_an_open_group),
       cmocka_unit_test(late_read_of_a_tenant_opens_it_again),
