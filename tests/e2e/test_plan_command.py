@@ -300,8 +300,12 @@ class RefusalTest(PlanTestCase):
             whole = file.read()
         for words, change in {"not whole JSON": lambda d: None, "is not a plan": lambda d: d.update(schema="x"),
                               "version '3.0'": lambda d: d.update(schema_version="3.0"),
-                              "lists of receives": lambda d: d["ranks"][1]["receives"]["stage"].pop(),
-                              "receives are missing or wrong": lambda d: d["ranks"].reverse()}.items():
+                              "list of receives of rank 1 is": lambda d: d["ranks"][1]["receives"]["stage"].pop(),
+                              "list of receives of rank 0 is": lambda d: d["ranks"].reverse(),
+                              "stage 1 receives on ranks 1 and 2": lambda d: d["ranks"][2]["receives"]["stage"].insert(0, 1)
+                                  or d["ranks"][2]["receives"]["stage"].pop(),
+                              "receive 2 of rank 1 is missing": lambda d: d["ranks"][1]["receives"]["end"].__setitem__(2, -1),
+                              "must be null or list": lambda d: d["classes"][0].update(slot_bytes=[1])}.items():
             document = json.loads(whole)
             change(document)
             self.write("plan.json", json.dumps(document)[: -9 if words == "not whole JSON" else None])
