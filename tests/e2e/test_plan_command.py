@@ -48,6 +48,12 @@ class NumbersTest(PlanTestCase):
         self.assertEqual(activation["existing_practice_slots"], 7)
         self.assertEqual((gradient["depth"], gradient["slots"]), (1, 3))
         self.assertEqual(activation["bytes_stock"], 64 * 436 * mib)
+        receives = rank["receives"]
+        self.assertEqual(set(receives["bytes"]), {436 * mib})
+        self.assertEqual(set(receives["accesses"]), {0})
+        self.assertEqual({pair for pair in zip(receives["direction"], receives["source"], strict=True)},
+                         {("activation", 2), ("gradient", 4)})
+        self.assertIsNone(document["provenance"]["world_size"])
         self.assertEqual(activation["bytes_pooled"], 7 * 436 * mib)
         totals = document["totals"]
         self.assertEqual(totals["buffers"], 14 * 64)
@@ -334,6 +340,29 @@ class ObservedTest(PlanTestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("the run follows the plan", result.stdout)
 
+    def test_what_a_run_tells_for_enforcing(self):
+        self.observe("--stages", "4", "--microbatches", "8")
+        document = self.document("--from-report", self.reports_dir)
+        self.assertEqual(document["schema_version"], "1.1")
+        self.assertEqual(document["provenance"]["world_size"], 4)
+        counted = {}
+        for report in self.read_reports():
+            for channel in report["channels"]:
+                for lifetime in channel["lifetimes"]:
+                    counted[report["process"]["rank"], lifetime["posted_sequence"]] = (
+                        lifetime["accesses"], channel["buffer_bytes"], channel["communicator"], channel["peer"])
+        for rank in document["ranks"]:
+            receives, senders = rank["receives"], {}
+            self.assertTrue(receives["stage"])
+            for at, (source, size, accesses) in enumerate(zip(receives["source"], receives["bytes"], receives["accesses"],
+                                                              strict=True)):
+                expected = counted.pop((rank["rank"], receives["begin"][at]))
+                self.assertEqual((accesses, size), expected[:2])
+                self.assertGreater(accesses, 0)
+                self.assertEqual(senders.setdefault(source, expected[2:]), expected[2:])
+            self.assertEqual(len(set(senders.values())), len(senders))
+        self.assertEqual(counted, {})
+
     def test_1f1b_and_departures(self):
         self.observe("--stages", "4", "--microbatches", "8")
         arguments = ("--schedule", "1f1b", "--stages", "4", "--microbatches")
@@ -412,6 +441,7 @@ class ObservedTest(PlanTestCase):
         document = self.document("--from-report", self.reports_dir)
         self.assertEqual([r["rank"] for r in document["ranks"] if r["pools"]], [10, 13, 16, 19])
         self.assertIn("Reports of 4 of 24 ranks", document["provenance"]["note"])
+        self.assertEqual(document["provenance"]["world_size"], 24)
 
     def test_what_has_no_direction_is_a_pool_of_its_own(self):
         def change(reports):
