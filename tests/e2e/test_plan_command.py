@@ -341,10 +341,10 @@ class ObservedTest(PlanTestCase):
         self.assertIn("the run follows the plan", result.stdout)
 
     def test_what_a_run_tells_for_enforcing(self):
-        self.observe("--stages", "4", "--microbatches", "8")
+        self.observe("--stages", "2", "--chunks", "2", "--microbatches", "4", "--schedule", "interleaved_1f1b")
         document = self.document("--from-report", self.reports_dir)
         self.assertEqual(document["schema_version"], "1.1")
-        self.assertEqual(document["provenance"]["world_size"], 4)
+        self.assertEqual(document["provenance"]["world_size"], 2)
         counted = {}
         for report in self.read_reports():
             for channel in report["channels"]:
