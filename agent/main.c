@@ -25,7 +25,8 @@ static const struct {
 static void print_help(FILE *out) {
   fprintf(out,
           "Usage: recvpool SUBCOMMAND [OPTION...]\n"
-          "Measures the receive buffers of pipeline-parallel training and what pooling them would save.\n\n");
+          "Measures the receive buffers of pipeline-parallel training and what pooling them would save,\n"
+          "and shares their memory where it is asked to.\n\n");
   for (size_t i = 0; i < SUBCOMMAND_COUNT; i++)
     fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
   fprintf(
