@@ -112,15 +112,17 @@ bool rp__others_in_flight(void);
 struct rp__idle {
   rp_order_token done[4 * RP_GUARD_ACTION_WAITS]; /**< accesses that are complete */
   size_t count;
-  bool everything; /**< the device was done with everything when `activity` was that */
+  bool host_only;    /**< the driver takes no waits between streams */
+  unsigned refusals; /**< of the driver, so far */
+  bool everything;   /**< the device was done with everything when `activity` was that */
   uint64_t activity;
 };
 /** Under the lock: are all of them complete? */
 bool rp__idle_known(const struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count);
-/** Outside of the gate: waits for them. With `within_ns` no longer than that, and only by asking; 0: as long
- * as it takes. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE: nothing can tell. */
+/** Outside of the gate: waits for them, until then. `may_block`: where only that would tell, for the whole
+ * context, however long it takes. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE: nothing can tell. */
 rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
-                        uint64_t within_ns);
+                        uint64_t until_ns, bool may_block);
 /** Whether only a wait of the host closes the gap. */
 bool rp__waits_for_host(const struct rp_order_gap *gap);
 /** Sleeps. */
