@@ -15,6 +15,8 @@
 
 #define RP_EXIT_FAILURE 1
 #define RP_EXIT_USAGE 2
+/** The command succeeded, and its reports tell of unsafe reuse that was not prevented. */
+#define RP_EXIT_VIOLATIONS 3
 
 /** Runs a command with the agent attached; passes its exit status through. */
 int rp_cmd_run(int argc, char **argv);

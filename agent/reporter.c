@@ -83,7 +83,7 @@ static rp_status fill_report(const char *state) {
   memset(&report, 0, sizeof report);
   rp_status status = rp_agent_collect(&report.snapshot, &report.cost, comms, COMMS_REPORTED, &comm_count);
   if (status != RP_OK) return status;
-  report.mode = "observe";
+  report.mode = rp_mode_name(config.mode);
   report.state = state;
   report.passive_reason = "";
   report.process = process;
@@ -93,8 +93,7 @@ static rp_status fill_report(const char *state) {
   report.device_count = device_count;
   report.comms = comms;
   report.comm_count = comm_count;
-  report.slack = config.slack;
-  report.min_bytes = config.min_bytes;
+  report.config = &config;
   report.written_monotonic_ns = rp_now_ns();
   report.written_unix_seconds = wall_clock();
   report.warnings = warnings;

@@ -244,6 +244,9 @@ rp_order_token rp_order_end_access(struct rp_order *order, rp_order_call call);
 /** Work succeeded that is a copy of the synchronous family. Its token if `access`, else unknown. */
 rp_order_token rp_order_end_copy(struct rp_order *order, rp_order_call call, enum rp_order_copy kind,
                                  bool access);
+/** An access that was launched some time ago, by a call whose begin was not told: what it came after is not
+ * known. */
+rp_order_token rp_order_access_past(struct rp_order *order, const struct rp_order_site *site);
 /** It failed: nothing happened. */
 void rp_order_cancel(struct rp_order *order, rp_order_call call);
 /** Have accesses been told? While not, nothing can be ordered. */
@@ -267,6 +270,11 @@ bool rp_order_before_host(const struct rp_order *order, rp_order_token token, ui
 /** Is the token of a component that has another owner now, or unknown? Such an access never becomes ordered.
  */
 bool rp_order_stale(const struct rp_order *order, rp_order_token token);
+
+/** Does some thread know that the access completed? Then it has. An access of the host always has. */
+bool rp_order_complete(const struct rp_order *order, rp_order_token token);
+/** Is an operation at `site` captured into a graph, as far as was told? */
+bool rp_order_capturing(const struct rp_order *order, const struct rp_order_site *site);
 
 /* ---- the accesses of one tenant ---- */
 
@@ -304,6 +312,11 @@ struct rp_order_gap {
  * or the site is programmatic). */
 size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontier *frontier,
                      const struct rp_order_site *site, struct rp_order_gap gaps[RP_ORDER_FRONTIER + 1]);
+
+/** Who made the access, as the gap between it and the host: FIX_WAIT: when `stream` has done the work it has
+ * been given, it is complete; FIX_CONTEXT: the stream cannot be asked, but `context` can; FIX_NONE: nothing
+ * known would tell. */
+struct rp_order_gap rp_order_owner(const struct rp_order *order, rp_order_token token);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,8 @@
  * Environment: RPSIM_DEVICES (count, default 1), RPSIM_DEVICE_BYTES (capacity per device, default 8GiB),
  * RPSIM_SEED (jitter between streams; unset or 0 = none), RPSIM_FAIL (NAME:NTH[:ERROR], comma-separated: the
  * NTH call, from 1, of driver entry point NAME returns ERROR, default 2 = out of memory; NTH may be "N+" for
- * the Nth and every later one). Device pointers are host addresses, so kernels are plain host functions.
+ * the Nth and every later one), RPSIM_ATTRIBUTES (NUMBER:VALUE, comma-separated: what cuDeviceGetAttribute
+ * answers; VALUE "unknown" fails it, as an older driver does). Device pointers are host addresses, so kernels are plain host functions.
  */
 #ifndef RPSIM_H
 #define RPSIM_H

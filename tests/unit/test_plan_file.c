@@ -123,6 +123,14 @@ static const struct damage damages[] = {
     {"0", "slots", "1000", RP_ERROR_INVALID, "depth <= slots <= buffers"},
     {"0", "rule", "\"random\"", RP_ERROR_INVALID, "'ring' or 'table'"},
     {"0", "rule", NULL, RP_ERROR_INVALID, "'ring' or 'table'"},
+    {"0", "buffers", "2147483648", RP_ERROR_INVALID, "depth <= slots <= buffers"},
+    {"0", "slot_bytes", NULL, RP_ERROR_INVALID, "slot_bytes must be null or list 4 sizes"},
+    {"0", "slot_bytes", "7", RP_ERROR_INVALID, "slot_bytes must be null or list 4 sizes"},
+    {"0", "slot_bytes", "[4096]", RP_ERROR_INVALID, "slot_bytes must be null or list 4 sizes"},
+    {"0", "slot_bytes", "[4096, 1, 0, 4096]", RP_ERROR_INVALID, "entry 2 of slot_bytes"},
+    {"0", "slot_bytes", "[4096, 1, \"1\", 4096]", RP_ERROR_INVALID, "entry 2 of slot_bytes"},
+    {"0", "slot_bytes", "[4096, 4097, 1, 1]", RP_ERROR_INVALID, "entry 1 of slot_bytes"},
+    {"0", "slot_bytes", "[4095, 1, 1, 1]", RP_ERROR_INVALID, "no slot of slot_bytes holds a buffer"},
     {"0", "slot_of_microbatch", "[0]", RP_ERROR_INVALID, "must list 8 slots"},
     {"0", "slot_of_microbatch", "[0,1,0,1,0,1,0,9]", RP_ERROR_INVALID, "entry 7"},
     {"0", "slot_of_microbatch", "[0,1,0,1,0,1,0,-1]", RP_ERROR_INVALID, "entry 7"},
@@ -152,6 +160,25 @@ static void test_damaged(void **state) {
     assert_null(planned.classes);
     json_decref(json);
   }
+}
+
+/* What cannot be read back is not written. */
+static void test_bounds(void **state) {
+  (void)state;
+  const uint64_t bytes[] = {8, 16, 8};
+  struct rp_plan_class class = {.buffers = (1u << 30) - 1};
+  struct rp_plan plan = {.classes = &class, .class_count = 1};
+  plan.options.tensor_bytes = bytes;
+  assert_true(rp_plan_fits_file(&plan));
+  plan.options.tensor_count = 3;
+  assert_true(rp_plan_fits_file(&plan));
+  class.buffers = 1u << 30;
+  assert_false(rp_plan_fits_file(&plan));
+  plan.options.tensor_count = 2; /* two sizes: two classes of as many */
+  assert_true(rp_plan_fits_file(&plan));
+  plan.options.tensor_count = 0;
+  class.buffers = 1u << 31;
+  assert_false(rp_plan_fits_file(&plan));
 }
 
 static void test_not_json(void **state) {
@@ -193,6 +220,7 @@ int main(void) {
       cmocka_unit_test(test_several_stages),
       cmocka_unit_test(test_unknown_fields_are_kept),
       cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_bounds),
       cmocka_unit_test(test_not_json),
       cmocka_unit_test(test_files),
   };

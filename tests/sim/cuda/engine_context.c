@@ -78,7 +78,6 @@ void sim_engine_context_destroy(struct sim_context *context) {
   if (!engine || sim_engine_enter_process() != CUDA_SUCCESS) return;
   pthread_mutex_lock(&sim_engine_lock);
   sim_capture_end_context_locked(engine);
-  sim_capture_end_context_locked(engine);
   sim_context_wait_locked(engine);
   for (struct sim_stream *stream = engine->streams, *next; stream; stream = next) {
     next = stream->next;

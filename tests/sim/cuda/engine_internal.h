@@ -184,8 +184,6 @@ CUresult sim_capture_forbid_event_locked(struct sim_event *event);
 CUresult sim_capture_forbid_unsafe(void);
 /** Under engine_lock: ends what is still being captured in a context that goes away. */
 void sim_capture_end_context_locked(struct sim_engine_context *context);
-/** Under engine_lock: ends what is still being captured in a context that goes away. */
-void sim_capture_end_context_locked(struct sim_engine_context *context);
 /** A call that waits for a whole context, while one of its streams captures: invalidates and fails. */
 CUresult sim_capture_forbid_context(struct sim_context *context);
 
@@ -316,7 +314,7 @@ struct sim_range {
 struct sim_mapping {
   struct sim_span span; /**< first: the key */
   struct sim_physical *physical;
-  CUmemAccess_flags access;
+  uint8_t access[SIM_MAX_DEVICES]; /**< CUmemAccess_flags, by device */
 };
 
 /** Address maps, under memory_lock. */

@@ -123,9 +123,12 @@ static CUresult property_attribute(const struct pointer_facts *facts, CUpointer_
   case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     *(unsigned long long *)data = facts->vmm ? facts->physical.properties.requestedHandleTypes : 0;
     return CUDA_SUCCESS;
-  case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-    *(unsigned *)data = facts->vmm ? facts->mapping.access : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
+    const struct sim_context *context = sim_context_current(); /* the answer is for its device */
+    int device = context ? context->device : facts->physical.device;
+    *(unsigned *)data = facts->vmm ? facts->mapping.access[device] : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     return CUDA_SUCCESS;
+  }
   case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     *(unsigned *)data = 0;
     return CUDA_SUCCESS;
