@@ -78,6 +78,8 @@ bool rp_agent_launch(const struct rp_cuda_launch *launch, struct rp_launch_words
                      struct rp_work *work);
 /** The same for a copy or a memset. */
 bool rp_agent_copy(const struct rp_cuda_op *op, struct rp_work *work);
+/** The same for the launch of a graph. */
+bool rp_agent_graph(const struct rp_cuda_op *op, struct rp_work *work);
 /** After success and before rp_ordering_work_end: tells the guards of work that they were not asked about. */
 void rp_agent_seen(const struct rp_work *work);
 

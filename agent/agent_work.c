@@ -230,18 +230,23 @@ static void take_order(const struct rp_cuda_op *op, enum rp_event_source source)
   if (!rp_filter_is_empty(&rp__filter)) take_plain(op, source);
 }
 
-static void take_graph(const struct rp_cuda_op *op, enum rp_event_source source) {
-  if (rp_filter_is_empty(&rp__filter)) return;
-  struct rp_work work = {.graph = op->aux};
+static bool take_graph(const struct rp_cuda_op *op, enum rp_event_source source, struct rp_work *work) {
+  if (rp_filter_is_empty(&rp__filter)) return false;
+  *work = (struct rp_work){.site = rp_ordering_site(op->stream, 0), .graph = op->aux};
   struct rp_event event = rp__new_event(op->kind, source);
   event.stream = op->stream;
   event.aux = op->aux;
   event.device = rp_driver_current_device();
   event.operations = rp__operations_begun();
   rp_ordering_want();
-  if (!rp__lock_events()) return;
-  hand_work_over(&event, &work);
+  if (!rp__lock_events()) return false;
+  hand_work_over(&event, work);
   rp_agent_unlock();
+  return true;
+}
+
+bool rp_agent_graph(const struct rp_cuda_op *op, struct rp_work *work) {
+  return take_graph(op, RP_SOURCE_INTERPOSER, work);
 }
 
 void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
@@ -257,7 +262,7 @@ void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
     take_allocation(op, source);
     break;
   case RP_EVENT_GRAPH_LAUNCH:
-    take_graph(op, source);
+    (void)take_graph(op, source, &work);
     break;
   default:
     take_order(op, source);

@@ -341,16 +341,19 @@ DRIVER_SET_ASYNC(cuMemsetD32Async, unsigned, 0)
 
 /* ---- graphs and host functions ---- */
 
-static void take_graph(const void *graph, uint64_t stream) {
+/* The guards cannot be asked about what a graph does: they are told, as of any call that nobody asked about.
+ */
+static void take_graph(struct call *call, const void *graph, uint64_t stream) {
+  call->asks = false;
   if (rp_cupti_active() || !rp_state_is_on()) return;
   const struct rp_cuda_op op = {
       .kind = RP_EVENT_GRAPH_LAUNCH, .stream = stream, .aux = (uint64_t)(uintptr_t)graph};
-  rp_agent_op(&op, RP_SOURCE_INTERPOSER);
+  call->hit = rp_agent_graph(&op, &call->work);
 }
 
 #define GRAPH_LAUNCH(name, per_thread)                                                                       \
   WORK(name, (void *graph, void *stream), (graph, stream),                                                   \
-       take_graph(graph, rp_hook_stream(stream, per_thread)),                                                \
+       take_graph(&call, graph, rp_hook_stream(stream, per_thread)),                                         \
        graph_launch(graph, rp_hook_stream(stream, per_thread)))
 #define HOST_FUNCTION(name, per_thread)                                                                      \
   WORK(name, (void *stream, void *function, void *argument), (stream, function, argument), (void)0,          \
