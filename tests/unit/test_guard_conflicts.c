@@ -424,6 +424,7 @@ static void interrupted_steps(void **state) {
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(report.conflict_count, 1);
   assert_false(report.pool.frozen);
+  assert_string_equal(report.idle_reason, "step_interrupted");
   rp_guard_report_fini(&report);
   guard_end(&f);
 }
@@ -592,8 +593,11 @@ static void unguarded_overwrites(void **state) {
   assert_int_equal(f.waits, waits);
   assert_int_equal(guard_try_access(&f, 6, (struct rp_guard_access){.mode = RP_POOL_WRITE}), RP_OK);
   expect(&f, RP_POOL_FOREIGN_ACCESS, false, 4, 6);
+  guard_order(&f, COMPUTE, COMM);
+  assert_int_equal(guard_try_receive(&f, 3, (struct rp_guard_receive){.bytes = MAPPED}), RP_OK);
+  expect(&f, RP_POOL_SIZE_MISMATCH, false, 3, 3);
   assert_int_equal(f.device->physical_bytes, 3 * MAPPED);
-  assert_int_equal(rp_guard_violations(f.guard), 3);
+  assert_int_equal(rp_guard_violations(f.guard), 4);
   guard_end(&f);
 }
 

@@ -124,6 +124,24 @@ static void another_schedule_than_planned(void **state) {
   guard_end(&f);
 }
 
+/* The plan's peers are the run's in the same order, or it is another program. */
+static void peers_are_told_apart(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(8, 3), other = guard_program_1f1b(8, 1);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 0, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &other);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &other);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(report.plan_departed);
+  assert_int_equal(report.classes[0].peer, UPSTREAM);
+  assert_int_equal(report.classes[1].info.bound, 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
 /* Two classes of one peer, told apart by the list alone: what departs from it has no class. */
 static void departing_without_rings(void **state) {
   (void)state;
@@ -225,6 +243,7 @@ int main(void) {
       cmocka_unit_test(sizes_only),
       cmocka_unit_test(sizes_that_do_not_fit_later),
       cmocka_unit_test(another_schedule_than_planned),
+      cmocka_unit_test(peers_are_told_apart),
       cmocka_unit_test(departing_without_rings),
       cmocka_unit_test(evaluation_in_between),
       cmocka_unit_test(plans_are_checked),
