@@ -32,8 +32,8 @@ struct rp_abi_pointer {
 #define RP_ABI_POINTER_BLOCK_ID 20
 
 #define RP_ABI_SUCCESS 0
-#define RP_ABI_INVALID_VALUE 1    /**< cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE */
-#define RP_ABI_OUT_OF_MEMORY 2    /**< cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY */
+#define RP_ABI_INVALID_VALUE 1 /**< cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE */
+#define RP_ABI_OUT_OF_MEMORY 2 /**< cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY */
 #define RP_ABI_NCCL_SYSTEM_ERROR 2
 #define RP_ABI_NCCL_IN_PROGRESS 7 /**< ncclInProgress: a non-blocking communicator goes on by itself */
 

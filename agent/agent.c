@@ -11,6 +11,7 @@
 
 #include "agent/agent_internal.h"
 #include "agent/names.h"
+#include "agent/ordering.h"
 #include "agent/posts.h"
 #include "agent/range_filter.h"
 #include "agent/reporter.h"
@@ -31,8 +32,8 @@ static uint64_t unmatched, matched;          /* lock */
 static uint64_t interposed_transfers;        /* lock */
 struct rp_range_filter rp__filter;           /* written under lock, read by anybody */
 static _Atomic uint64_t first_receive_ns;
-static _Atomic uint64_t nested_lost; /* events from inside the lock, see rp_lock */
-static uint32_t own_pid;             /* set once, before any event */
+static _Atomic uint64_t nested_lost;   /* events from inside the lock, see rp_lock */
+static uint32_t own_pid;               /* set once, before any event */
 struct rp_agent_listener rp__listener; /* set once, before any event */
 
 /* False (and an event less) where this thread is inside the lock already. */
@@ -47,6 +48,7 @@ bool rp_agent_lock(void) {
 }
 
 void rp_agent_unlock(void) {
+  rp_ordering_refresh();
   rp_unlock(&lock);
 }
 
@@ -93,7 +95,7 @@ void rp__emit(struct rp_event *event) {
   event->operations = rp__operations_begun();
   if (!rp__lock_events()) return;
   rp__hand_over(event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 uint16_t rp__capture_flag(const struct rp_order_site *site) {
@@ -101,10 +103,10 @@ uint16_t rp__capture_flag(const struct rp_order_site *site) {
 }
 
 struct rp_order_site rp_agent_site(uint64_t stream) {
-  return (struct rp_order_site){.context = rp_device_current_context(),
-                                .stream = stream,
-                                .thread = rp_thread_id(),
-                                .flags = rp_driver_stream_capturing(stream) ? RP_ORDER_CAPTURED : 0};
+  struct rp_order_site site =
+      rp_ordering_site(stream, rp_driver_stream_capturing(stream) ? RP_EVENT_FLAG_CAPTURED : 0);
+  site.context = rp_driver_current_context();
+  return site;
 }
 
 void rp_agent_set_listener(const struct rp_agent_listener *to) {
@@ -137,6 +139,13 @@ void rp_agent_note_memory(enum rp_event_kind kind, uint64_t address, uint64_t by
   rp__hand_over(&event);
 }
 
+uint64_t rp__last_seq(void) {
+  if (!rp_lock(&lock)) return 0;
+  uint64_t seq = next_seq;
+  rp_agent_unlock();
+  return seq;
+}
+
 bool rp__is_allocation(uint64_t address) {
   return rp_tracker_allocation_at(tracker, address, NULL, NULL) == RP_OK;
 }
@@ -146,13 +155,13 @@ bool rp__is_allocation(uint64_t address) {
 void rp_agent_watch(uint64_t begin, uint64_t end) {
   bool taken = rp_lock(&lock);
   rp_filter_add(&rp__filter, begin, end);
-  if (taken) rp_unlock(&lock);
+  if (taken) rp_agent_unlock();
 }
 
 void rp_agent_unwatch(uint64_t begin, uint64_t end) {
   bool taken = rp_lock(&lock);
   rp_filter_remove(&rp__filter, begin, end);
-  if (taken) rp_unlock(&lock);
+  if (taken) rp_agent_unlock();
 }
 
 /* ---- NCCL ---- */
@@ -179,14 +188,15 @@ void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t addre
   interposed_transfers++;
   if (profiler_expected) rp_posts_add(&posts, receive, peer, address);
   rp__hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   if (seq) *seq = event.seq;
   if (time_ns) *time_ns = event.time_ns;
   if (receive) note_first_receive();
 }
 
 void rp_agent_group(bool start) {
-  struct rp_event event = rp__new_event(start ? RP_EVENT_GROUP_START : RP_EVENT_GROUP_END, RP_SOURCE_INTERPOSER);
+  struct rp_event event =
+      rp__new_event(start ? RP_EVENT_GROUP_START : RP_EVENT_GROUP_END, RP_SOURCE_INTERPOSER);
   rp__emit(&event);
 }
 
@@ -224,7 +234,7 @@ static void introduce_comm(const struct rp_comm_info *info, enum rp_event_source
   if (!rp__lock_events()) return;
   remember_comm(info);
   rp__hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 void rp_agent_comm_init(uint64_t comm, int32_t rank, int32_t ranks, uint64_t id_hash) {
@@ -242,14 +252,14 @@ void rp_agent_comm_destroy(uint64_t comm, bool aborted) {
   const struct rp_comm_info *info = find_comm(comm);
   if (info) comm_ended[info - comms] = true;
   rp__hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 uint64_t rp_agent_comm_hash(uint64_t comm) {
   if (!rp_lock(&lock)) return 0;
   const struct rp_comm_info *info = find_comm(comm);
   uint64_t hash = info ? info->id_hash : 0;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return hash;
 }
 
@@ -257,14 +267,14 @@ uint64_t rp_agent_comm_ranks(const void *comm) {
   if (!rp_lock(&lock)) return 1;
   const struct rp_comm_info *info = find_comm((uint64_t)(uintptr_t)comm);
   uint64_t ranks = info && info->ranks > 0 ? (uint64_t)info->ranks : 1;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return ranks;
 }
 
 void rp_agent_expect_profiler(void) {
   if (!rp_lock(&lock)) return;
   profiler_expected = true;
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 /* Whether an interposed call announced this transfer; counts either way. */
@@ -277,7 +287,7 @@ static bool announced(bool receive, int32_t peer, uint64_t address, bool *new_co
   else
     unmatched++;
   *new_comm = !found && !find_comm(comm);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return found;
 }
 
@@ -297,14 +307,15 @@ void rp_agent_profiled_transfer(bool receive, const struct rp_comm_info *comm, i
   if (!rp__lock_events()) return;
   rp__hand_over(&event);
   if (receive && rp__listener.ungated_receive) rp__listener.ungated_receive(address);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   if (receive) note_first_receive();
 }
 
 /* ---- sink ---- */
 
+/* The order of streams is followed on when events are not taken any more. */
 static bool enter_callback(void) {
-  if (!rp_state_is_on() || rp_thread.busy) return false;
+  if (rp_thread.busy || !(rp_state_is_on() || rp_ordering_on())) return false;
   rp_thread.busy = 1;
   rp_thread.callback_started_ns = rp_cost_begin();
   return true;
@@ -320,6 +331,7 @@ bool rp_agent_watched(uint64_t begin, uint64_t end) {
 }
 
 static void take_label(const char *text) {
+  if (!rp_state_is_on()) return;
   struct rp_event event = rp__new_event(RP_EVENT_LABEL, RP_SOURCE_CUPTI);
   uint64_t id = 0xcbf29ce484222325u;
   for (const char *c = text; c && *c; c++)
@@ -330,7 +342,7 @@ static void take_label(const char *text) {
   if (!rp__lock_events()) return;
   if (text && !rp_names_known(id, 0)) rp_names_note(id, 0, text);
   rp__hand_over(&event);
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 static const struct rp_cuda_sink sink = {
@@ -340,6 +352,13 @@ static const struct rp_cuda_sink sink = {
     .launch_begun = rp__launch_begun,
     .launch_hit = rp__launch_hit,
     .op = rp__op_from_cupti,
+    .work_begin = rp_ordering_seen_work_begin,
+    .work_resume = rp_ordering_seen_work_resume,
+    .launch_done = rp__launch_done,
+    .op_done = rp__op_done,
+    .work_end = rp_ordering_seen_work_end,
+    .order_begin = rp_ordering_seen_begin,
+    .order_end = rp_ordering_seen_end,
     .initialised = rp_reporter_driver_initialised,
     .code_loaded = rp_reporter_look_for_modules,
     .label = take_label,
@@ -355,21 +374,22 @@ rp_status rp_agent_start(const struct rp_config *config) {
   const struct rp_tracker_options options = {.min_bytes = config->min_bytes, .slack = config->slack};
   const struct rp_tracker_sink to_filter = {.range_added = range_added, .range_removed = range_removed};
   own_pid = (uint32_t)getpid();
-  struct rp_tracker *created = rp_tracker_create(&options, &to_filter);
+  rp_status status = rp_ordering_start();
+  struct rp_tracker *created = status == RP_OK ? rp_tracker_create(&options, &to_filter) : NULL;
   if (!created) return RP_ERROR_NO_MEMORY;
   if (!rp_lock(&lock)) {
     rp_tracker_destroy(created);
     return RP_ERROR_STATE;
   }
   tracker = created;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return RP_OK;
 }
 
 void rp_agent_finish(void) {
   if (!rp_lock(&lock)) return;
   if (tracker) rp_tracker_finish(tracker, rp_now_ns());
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 const char *rp_agent_function_name(void *context, uint64_t function) {
@@ -384,8 +404,8 @@ static void fill_cost(struct rp_agent_cost *cost, const struct rp_snapshot *snap
   uint64_t timed_ns = rp_thread_counts_sum(offsetof(struct rp_thread_counts, timed_ns));
   double each = cost->callbacks_timed ? (double)timed_ns / (double)cost->callbacks_timed : 0;
   cost->callback_time_ns = (uint64_t)(each * (double)cost->callbacks);
-  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + rp_names_bytes() + sizeof comms +
-                      sizeof posts +
+  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + rp_names_bytes() +
+                      rp_ordering_bytes() + sizeof comms + sizeof posts +
                       3 * sizeof(uint64_t) * atomic_load_explicit(&rp__filter.count, memory_order_relaxed);
 }
 
@@ -399,7 +419,7 @@ rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *c
   *out_count = comm_count < capacity ? comm_count : capacity;
   memcpy(out_comms, comms, *out_count * sizeof comms[0]);
   cost->events_lost = events_lost + atomic_load_explicit(&nested_lost, memory_order_relaxed);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   fill_cost(cost, snapshot);
   return status;
 }
@@ -411,7 +431,7 @@ uint64_t rp_agent_first_receive_ns(void) {
 uint64_t rp_agent_interposed_transfers(void) {
   if (!rp_lock(&lock)) return 0;
   uint64_t count = interposed_transfers;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return count;
 }
 
@@ -420,5 +440,5 @@ void rp_agent_profiler_counts(uint64_t *out_unmatched, uint64_t *out_matched) {
   if (!rp_lock(&lock)) return;
   *out_unmatched = unmatched;
   *out_matched = matched;
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }

@@ -56,8 +56,8 @@ void rp_agent_note_memory(enum rp_event_kind kind, uint64_t address, uint64_t by
 /** Under the core lock: which channel the buffers of the last complete steps belong to. Freed by the caller;
  * NULL and 0 where nothing is known. RP_ERROR_NO_MEMORY. */
 rp_status rp_agent_channels(struct rp_guard_channel **channels, size_t *count);
-/** A range to be looked for in launches, besides the receive buffers that the tracker found; and no more. Takes
- * the core lock unless this thread has it. */
+/** A range to be looked for in launches, besides the receive buffers that the tracker found; and no more.
+ * Takes the core lock unless this thread has it. */
 void rp_agent_watch(uint64_t begin, uint64_t end);
 void rp_agent_unwatch(uint64_t begin, uint64_t end);
 /** Whether something in [begin, end) is looked for. Takes no lock. */
@@ -73,11 +73,13 @@ const struct rp_cuda_sink *rp_agent_sink(void);
 /** A call at the driver boundary that `source` saw; ignored where the other source reports it. */
 void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source);
 /** A launch that an interposed call is about to make. True: it names a receive buffer, and `work` and `words`
- * (which it refers to) say what. With `asks` the caller asks the guards himself, otherwise they are told. */
-bool rp_agent_launch(const struct rp_cuda_launch *launch, bool asks, struct rp_launch_words *words,
+ * (which it refers to) say what. */
+bool rp_agent_launch(const struct rp_cuda_launch *launch, struct rp_launch_words *words,
                      struct rp_work *work);
 /** The same for a copy or a memset. */
-bool rp_agent_copy(const struct rp_cuda_op *op, bool asks, struct rp_work *work);
+bool rp_agent_copy(const struct rp_cuda_op *op, struct rp_work *work);
+/** It has been made, and nobody asked the guards about it: they are told. */
+void rp_agent_work_done(const struct rp_work *work);
 
 /** A receive (or send) is about to be posted at `site`. Its place in the host's order and its time are filled
  * in (both may be NULL). */

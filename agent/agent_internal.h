@@ -24,6 +24,8 @@ void rp__emit(struct rp_event *event);
 uint64_t rp__operations_begun(void);
 /** RP_EVENT_FLAG_CAPTURED where the site is. */
 uint16_t rp__capture_flag(const struct rp_order_site *site);
+/** Place of the last event in the host's order. */
+uint64_t rp__last_seq(void);
 /** Under the lock: whether `address` lies in a known allocation. */
 bool rp__is_allocation(uint64_t address);
 
@@ -33,6 +35,8 @@ rp_status rp__channels_of(const struct rp_snapshot *snapshot, struct rp_guard_ch
 /* The sink's, in agent_work.c. */
 bool rp__launch_begun(void);
 void rp__launch_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words);
+void rp__launch_done(const struct rp_cuda_launch *launch, const struct rp_launch_words *words);
 void rp__op_from_cupti(const struct rp_cuda_op *op);
+void rp__op_done(const struct rp_cuda_op *op);
 
 #endif

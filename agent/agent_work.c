@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "agent/names.h"
+#include "agent/ordering.h"
 #include "agent/reporter.h"
 #include "agent/state.h"
 
@@ -13,7 +14,7 @@
 /* NCCL's own launches and copies are none of the program's: its accesses come from its API. */
 static bool begins(void) {
   if (rp_thread.depth[RP_CALL_NCCL]) return false;
-  rp_count(&rp_thread_counts()->operations, 1);
+  if (rp_state_is_on()) rp_count(&rp_thread_counts()->operations, 1);
   return !rp_filter_is_empty(&rp__filter);
 }
 
@@ -51,11 +52,12 @@ static void note_name(uint64_t function, const char *symbol) {
   rp_agent_unlock();
 }
 
-/* Where the work is, and what of its events is the same for all. */
+/* Where the work is, and what of its events is the same for all. Its order will be asked for. */
 static struct rp_event begin_work(struct rp_work *work, enum rp_event_kind kind, enum rp_event_source source,
                                   uint64_t stream) {
   struct rp_event event = rp__new_event(kind, source);
   *work = (struct rp_work){.site = rp_agent_site(stream)};
+  rp_ordering_want();
   event.stream = stream;
   event.flags = rp__capture_flag(&work->site);
   event.device = rp_driver_current_device();
@@ -73,13 +75,14 @@ static void hand_work_over(struct rp_event *event, struct rp_work *work) {
   work->time_ns = event->time_ns;
 }
 
-static void end_work(const struct rp_work *work, bool asks) {
-  if (!asks && rp__listener.seen) rp__listener.seen(work);
+void rp_agent_work_done(const struct rp_work *work) {
+  if (!rp__listener.seen || !rp_agent_lock()) return;
+  rp__listener.seen(work);
   rp_agent_unlock();
 }
 
 static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words,
-                     enum rp_event_source source, bool asks, struct rp_work *work) {
+                     enum rp_event_source source, struct rp_work *work) {
   struct rp_event base = begin_work(work, RP_EVENT_KERNEL, source, launch->stream);
   base.flags |= (uint16_t)launch->event_flags;
   base.function = work->function = launch->function;
@@ -96,7 +99,7 @@ static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch
     hand_work_over(&event, work);
     base.flags = event.flags;
   }
-  end_work(work, asks);
+  rp_agent_unlock();
 }
 
 /* NCCL may launch from a thread of its own (communicators that do not block), where the call stack does not
@@ -109,25 +112,36 @@ static bool is_nccl_kernel(const struct rp_cuda_launch *launch) {
 
 void rp__launch_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words) {
   struct rp_work work;
-  if (!is_nccl_kernel(launch)) take_hit(launch, words, RP_SOURCE_CUPTI, false, &work);
+  if (!is_nccl_kernel(launch)) take_hit(launch, words, RP_SOURCE_CUPTI, &work);
 }
 
-bool rp_agent_launch(const struct rp_cuda_launch *launch, bool asks, struct rp_launch_words *words,
+/* What the callback at the end of a call tells again: the guards are told only now, for it has been made. */
+static struct rp_work finished(uint64_t stream) {
+  struct rp_work work = {.site = rp_agent_site(stream), .time_ns = rp_now_ns()};
+  work.seq = rp__last_seq();
+  return work;
+}
+
+void rp__launch_done(const struct rp_cuda_launch *launch, const struct rp_launch_words *words) {
+  struct rp_work work = finished(launch->stream);
+  work.function = launch->function;
+  work.words = words;
+  if (launch->event_flags & RP_EVENT_FLAG_PDL) work.site.flags |= RP_ORDER_PROGRAMMATIC;
+  rp_agent_work_done(&work);
+}
+
+bool rp_agent_launch(const struct rp_cuda_launch *launch, struct rp_launch_words *words,
                      struct rp_work *work) {
   if (!begins() || !rp_launch_scan(launch, &rp_agent_sink()->filter, words) || is_nccl_kernel(launch))
     return false;
-  take_hit(launch, words, RP_SOURCE_INTERPOSER, asks, work);
+  take_hit(launch, words, RP_SOURCE_INTERPOSER, work);
   return true;
 }
 
 /* ---- copies and memsets ---- */
 
-static void add_use(struct rp_work *work, struct rp_event *event, enum rp_event_kind kind, uint64_t address,
-                    uint64_t bytes) {
-  event->kind = (uint16_t)kind;
-  event->address = address;
-  event->bytes = bytes;
-  hand_work_over(event, work);
+static void add_use(struct rp_work *work, enum rp_event_kind kind, uint64_t address, uint64_t bytes) {
+  if (!bytes || !rp_filter_overlaps(&rp__filter, address, address + bytes)) return;
   work->uses[work->use_count++] =
       (struct rp_use){.address = address,
                       .bytes = bytes,
@@ -135,25 +149,34 @@ static void add_use(struct rp_work *work, struct rp_event *event, enum rp_event_
                       .kind = kind};
 }
 
-static bool take_copy(const struct rp_cuda_op *op, enum rp_event_source source, bool asks,
-                      struct rp_work *work) {
-  if (!begins()) return false;
+/* Which receive buffers a copy or a memset uses; only `uses` is filled in. */
+static bool find_uses(const struct rp_cuda_op *op, struct rp_work *work) {
   bool memset = op->kind == RP_EVENT_MEMSET;
-  bool reads = !memset && op->source_bytes &&
-               rp_filter_overlaps(&rp__filter, op->source, op->source + op->source_bytes);
-  bool writes = op->bytes && rp_filter_overlaps(&rp__filter, op->address, op->address + op->bytes);
-  if (!reads && !writes) return false;
+  work->use_count = 0;
+  if (!memset) add_use(work, RP_EVENT_COPY_READ, op->source, op->source_bytes);
+  add_use(work, memset ? RP_EVENT_MEMSET : RP_EVENT_COPY_WRITE, op->address, op->bytes);
+  return work->use_count > 0;
+}
+
+static bool take_copy(const struct rp_cuda_op *op, enum rp_event_source source, struct rp_work *work) {
+  struct rp_work uses;
+  if (!begins() || !find_uses(op, &uses)) return false;
   struct rp_event event = begin_work(work, op->kind, source, op->stream);
-  if (!rp__lock_events()) return false;
-  if (reads) add_use(work, &event, RP_EVENT_COPY_READ, op->source, op->source_bytes);
-  if (writes)
-    add_use(work, &event, memset ? RP_EVENT_MEMSET : RP_EVENT_COPY_WRITE, op->address, op->bytes);
-  end_work(work, asks);
+  work->use_count = uses.use_count;
+  if (!rp__lock_events()) return true;
+  for (size_t i = 0; i < uses.use_count; i++) {
+    work->uses[i] = uses.uses[i];
+    event.kind = (uint16_t)uses.uses[i].kind;
+    event.address = uses.uses[i].address;
+    event.bytes = uses.uses[i].bytes;
+    hand_work_over(&event, work);
+  }
+  rp_agent_unlock();
   return true;
 }
 
-bool rp_agent_copy(const struct rp_cuda_op *op, bool asks, struct rp_work *work) {
-  return take_copy(op, RP_SOURCE_INTERPOSER, asks, work);
+bool rp_agent_copy(const struct rp_cuda_op *op, struct rp_work *work) {
+  return take_copy(op, RP_SOURCE_INTERPOSER, work);
 }
 
 /* ---- everything else ---- */
@@ -191,23 +214,15 @@ static void take_allocation(const struct rp_cuda_op *op, enum rp_event_source so
   take_memory(op, source);
 }
 
-/* Order matters only where there are receive buffers to order. */
+/* Records, waits and the like are counted only where there are receive buffers to order. */
 static void take_order(const struct rp_cuda_op *op, enum rp_event_source source) {
-  if (source == RP_SOURCE_CUPTI && rp_thread.depth[RP_CALL_ORDER]) return;
   if (!rp_filter_is_empty(&rp__filter)) take_plain(op, source);
 }
 
 static void take_graph(const struct rp_cuda_op *op, enum rp_event_source source) {
   if (rp_filter_is_empty(&rp__filter)) return;
-  struct rp_work work = {.site = rp_agent_site(op->stream), .graph = op->aux};
-  struct rp_event event = rp__new_event(op->kind, source);
-  event.stream = op->stream;
-  event.aux = op->aux;
-  event.device = rp_driver_current_device();
-  event.operations = rp__operations_begun();
-  if (!rp__lock_events()) return;
-  hand_work_over(&event, &work);
-  end_work(&work, false);
+  rp_ordering_want();
+  take_plain(op, source);
 }
 
 void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
@@ -216,7 +231,7 @@ void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
   case RP_EVENT_COPY_READ:
   case RP_EVENT_COPY_WRITE:
   case RP_EVENT_MEMSET:
-    (void)take_copy(op, source, false, &work);
+    (void)take_copy(op, source, &work);
     break;
   case RP_EVENT_ALLOC:
   case RP_EVENT_FREE:
@@ -231,7 +246,21 @@ void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
   }
 }
 
+static bool is_copy(const struct rp_cuda_op *op) {
+  return op->kind == RP_EVENT_COPY_READ || op->kind == RP_EVENT_COPY_WRITE || op->kind == RP_EVENT_MEMSET;
+}
+
 void rp__op_from_cupti(const struct rp_cuda_op *op) {
-  bool work = op->kind == RP_EVENT_COPY_READ || op->kind == RP_EVENT_COPY_WRITE || op->kind == RP_EVENT_MEMSET;
-  if (!work || !rp_thread.handled) rp_agent_op(op, RP_SOURCE_CUPTI);
+  bool allocation = op->kind == RP_EVENT_ALLOC || op->kind == RP_EVENT_FREE;
+  if (is_copy(op) && rp_thread.handled) return;
+  if (rp_state_is_on() || !allocation) rp_agent_op(op, RP_SOURCE_CUPTI);
+}
+
+void rp__op_done(const struct rp_cuda_op *op) {
+  struct rp_work work = finished(op->stream);
+  if (op->kind == RP_EVENT_GRAPH_LAUNCH)
+    work.graph = op->aux;
+  else if (!is_copy(op) || rp_thread.handled || !find_uses(op, &work))
+    return;
+  rp_agent_work_done(&work);
 }

@@ -10,6 +10,7 @@
 #include "agent/agent.h"
 #include "agent/enforce_internal.h"
 #include "agent/log.h"
+#include "agent/ordering.h"
 
 _Atomic bool rp_enforce_on_value;
 struct rp__enforce rp__enforce;
@@ -61,8 +62,8 @@ static rp_status create_guard(struct rp__device *device, struct rp_guard **out) 
   struct rp_backend backend;
   fill_options(&options);
   if (device->memory) rp__backend(device, &backend);
-  rp_status status = rp_guard_create(&options, device->memory ? &backend : NULL, rp__enforce.order,
-                                     rp__enforce.plan, out);
+  rp_status status =
+      rp_guard_create(&options, device->memory ? &backend : NULL, rp__enforce.order, rp__enforce.plan, out);
   if (status == RP_OK) rp_guard_set_sink(*out, &sink);
   return status;
 }
@@ -129,7 +130,8 @@ rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard
   rp__enforce.plan = plan;
   rp__enforce.shadow = config->mode != RP_MODE_ENFORCE;
   rp__enforce.unguarded = unguarded && strcmp(unguarded, "1") == 0;
-  if (rp_order_create(NULL, &rp__enforce.order) != RP_OK) return RP_ERROR_NO_MEMORY;
+  rp__enforce.order = rp_ordering();
+  if (!rp__enforce.order) return RP_ERROR_NO_MEMORY;
   if (!rp__enforce.shadow && plan_problem && plan_problem[0]) rp__refuse(NULL, "%s", plan_problem);
   rp_agent_set_listener(&listener);
   atomic_store_explicit(&rp_enforce_on_value, !rp__enforce.shadow && !rp__enforce.refused[0],

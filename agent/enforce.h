@@ -8,9 +8,9 @@
  *                       +-----------------------------------------------------+
  *   callback (too late to act) --> guard: seen, or pending while somebody acts
  *
- * The gate is a flag under the core lock (agent/agent.h). Who acts gives the lock up, calls CUDA, and takes it
- * again; interposed calls that need a guard wait for him meanwhile, callbacks never do. Nobody waits for the
- * device while he acts: what has to be idle first is polled for with the gate open.
+ * The gate is a flag under the core lock (agent/agent.h). Who acts gives the lock up, calls CUDA, and takes
+ * it again; interposed calls that need a guard wait for him meanwhile, callbacks never do. Nobody waits for
+ * the device while he acts: what has to be idle first is polled for with the gate open.
  *
  * All of this goes on working when the rest of the library has gone passive, as long as there is a pool, and
  * passes everything through in a forked child.
@@ -33,16 +33,15 @@
 /* ---- life ---- */
 
 /** After rp_agent_start, before the first hook is in place. `plan` (NULL: none) is kept, it must live for
- * ever. `plan_problem`: why there is none although one was asked for ("" or NULL: no problem). In observe mode
- * only shadows are made. RP_ERROR_NO_MEMORY. */
+ * ever. `plan_problem`: why there is none although one was asked for ("" or NULL: no problem). In observe
+ * mode only shadows are made. RP_ERROR_NO_MEMORY. */
 rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard_plan *plan,
                            const char *plan_problem);
 
 extern _Atomic bool rp_enforce_on_value;
 /** Whether pools may exist: interposed calls go through the gate. One relaxed load, false in observe mode. */
 static inline bool rp_enforce_on(void) {
-  return atomic_load_explicit(&rp_enforce_on_value, memory_order_relaxed) &&
-         rp_state_get() != RP_STATE_CHILD;
+  return atomic_load_explicit(&rp_enforce_on_value, memory_order_relaxed) && rp_state_get() != RP_STATE_CHILD;
 }
 
 /** Back to one allocation per buffer at the next quiescent point. From any thread but a callback's. */
@@ -53,7 +52,8 @@ uint64_t rp_enforce_violations(void);
  * long (the report goes without), or there is no memory. */
 bool rp_enforce_collect(struct rp_enforce_report *out);
 void rp_enforce_report_fini(struct rp_enforce_report *report);
-/** Whether buffers share memory on some device, and for how many steps they have. For RECVPOOL_CUPTI=learn. */
+/** Whether buffers share memory on some device, and for how many steps they have. For RECVPOOL_CUPTI=learn.
+ */
 bool rp_enforce_active(uint64_t *steps);
 /** Called with the sentence to report when the policy is to end the process: writes the last report. */
 void rp_enforce_set_last_words(void (*write_report)(void));

@@ -180,3 +180,31 @@ bool rp__ask(struct rp__device *device, const struct rp__question *question) {
   }
   return refuse("several threads use the buffer at once", RP_ERROR_BUSY) == RP_OK;
 }
+
+/* ---- strict mode ---- */
+
+static void strict_one(struct rp__device *device, const struct rp_order_site *site) {
+  struct rp_guard_action action;
+  struct rp__idle idle = {0};
+  memset(&action, 0, sizeof action);
+  rp_guard_strict_prepare(device->guard, site, &action);
+  if (action.next == RP_GUARD_GO) return;
+  if (!rp__idle_known(&idle, action.idle, action.idle_count)) {
+    rp__gate_leave();
+    rp_status status = rp__idle_wait(&idle, action.idle, action.idle_count, BOUNDARY_WAIT_NS);
+    if (!rp__gate_enter()) return;
+    if (status == RP_OK) rp_guard_idle_reached(device->guard, &action);
+  }
+  rp__gate_act();
+  (void)rp_guard_strict_commit(device->guard);
+  rp__gate_acted();
+}
+
+void rp__strict(const struct rp_order_site *site) {
+  if (!rp__enforce.config.strict || rp__enforce.shadow || (site->flags & RP_ORDER_CAPTURED)) return;
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++) {
+    struct rp__device *device = &rp__enforce.devices[i];
+    if (device->guard && rp_guard_strict_pending(device->guard) && !rp__others_in_flight())
+      strict_one(device, site);
+  }
+}

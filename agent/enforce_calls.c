@@ -7,6 +7,7 @@
 
 #include "agent/agent.h"
 #include "agent/enforce_internal.h"
+#include "agent/ordering.h"
 #include "agent/state.h"
 
 /* ---- questions ---- */
@@ -78,16 +79,9 @@ bool rp_enforce_work_before(struct rp_work *work) {
   return allowed;
 }
 
-static rp_order_token token_of(const struct rp_work *work) {
-  struct rp_order *order = rp__enforce.order;
-  if (work->graph) return rp_order_graph_launch(order, &work->site, work->graph);
-  if (work->sync_copy) return rp_order_copy_sync(order, &work->site, RP_ORDER_COPY_UNKNOWN);
-  return rp_order_access(order, &work->site);
-}
-
 /* Inside the gate. */
 static void tell_launched(const struct rp_work *work) {
-  rp_order_token token = token_of(work);
+  rp_order_token token = rp_ordering_access(&work->site);
   struct rp_use use;
   rp__note_activity();
   for (size_t position = 0; rp_work_next(work, &position, &use);) {
@@ -102,6 +96,7 @@ void rp_enforce_work_after(const struct rp_work *work, bool succeeded) {
   if (!work->hit || !rp__gate_enter()) return;
   rp__flight_end();
   if (succeeded) tell_launched(work);
+  rp__strict(&work->site);
   rp__gate_leave();
 }
 
@@ -123,7 +118,7 @@ static void tell_seen(const struct rp_guard_access *access, bool graph, rp_order
 }
 
 void rp__seen(const struct rp_work *work) {
-  rp_order_token token = token_of(work);
+  rp_order_token token = rp_ordering_access(&work->site);
   struct rp_use use;
   rp__note_activity();
   if (work->graph) {
@@ -140,8 +135,7 @@ void rp__seen(const struct rp_work *work) {
 /* Memory that is not ours came or goes. */
 void rp__other_memory(uint64_t address, uint64_t bytes, int device) {
   for (int d = 0; bytes && !rp__enforce.shadow && !rp__gate_acting() && d < RP_ENFORCE_DEVICES; d++)
-    if (rp__enforce.devices[d].guard)
-      rp_guard_address_reused(rp__enforce.devices[d].guard, address, bytes);
+    if (rp__enforce.devices[d].guard) rp_guard_address_reused(rp__enforce.devices[d].guard, address, bytes);
   if (!rp__enforce.shadow) return;
   for (int d = 0; bytes == 0 && d < RP_ENFORCE_DEVICES; d++)
     if (rp__enforce.devices[d].guard) rp_guard_shadow_free(rp__enforce.devices[d].guard, address);

@@ -1,6 +1,6 @@
 /* The gate: one thread at a time changes memory or inserts waits, and gives the core lock up for each call of
- * the driver that this takes. Owns the flag and the condition, and what was asked for by those who may not act
- * themselves. */
+ * the driver that this takes. Owns the flag and the condition, and what was asked for by those who may not
+ * act themselves. */
 #include "agent/enforce_internal.h"
 
 #include <pthread.h>
@@ -11,10 +11,10 @@
 #include "agent/log.h"
 #include "agent/state.h"
 
-static bool acting;              /* core lock */
-static unsigned waiting;         /* core lock: threads in the condition */
-static int cancel_state;         /* of who acts, before */
-static pthread_cond_t acted;     /* clock: monotonic */
+static bool acting;          /* core lock */
+static unsigned waiting;     /* core lock: threads in the condition */
+static int cancel_state;     /* of who acts, before */
+static pthread_cond_t acted; /* clock: monotonic */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool abort_wanted;
 static _Atomic int fallback_wanted; /* enum rp_pool_reason, 0 = no */
@@ -31,6 +31,30 @@ static void prepare_condition(void) {
 void rp_enforce_set_last_words(void (*write_report)(void)) {
   last_words = write_report;
 }
+
+/* ---- addresses that the driver gave away while somebody acted ---- */
+
+/* What does not fit is taken for an address of ours that was freed, should it be freed: an error that the
+ * driver would not give, so there is room for more than a thread can allocate meanwhile. */
+#define REUSED_MOST 256
+static struct { uint64_t address, bytes; } reused[REUSED_MOST]; /* core lock */
+static size_t reused_count;                                     /* core lock */
+
+static void tell_reused(uint64_t address, uint64_t bytes) {
+  for (size_t i = 0; i < RP_ENFORCE_DEVICES; i++)
+    if (rp__enforce.devices[i].guard) rp_guard_address_reused(rp__enforce.devices[i].guard, address, bytes);
+}
+
+void rp__gate_address_reused(uint64_t address, uint64_t bytes) {
+  if (!acting) {
+    tell_reused(address, bytes);
+  } else if (reused_count < REUSED_MOST) {
+    reused[reused_count].address = address;
+    reused[reused_count++].bytes = bytes;
+  }
+}
+
+/* ---- entering ---- */
 
 /* Under the lock, nobody acts. */
 static void carry_out_wishes(void) {

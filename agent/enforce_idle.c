@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "agent/agent.h"
+#include "agent/ordering.h"
 #include "agent/state.h"
 
 #define FIRST_PAUSE_NS 50000u
@@ -53,7 +54,7 @@ static uint64_t stream_of_mark(const struct rp_order_gap *gap) {
 }
 
 static struct rp_order_site site_of(const struct rp_order_gap *gap, uint64_t stream) {
-  return (struct rp_order_site){.context = gap->context, .stream = stream, .thread = rp_thread_id()};
+  return (struct rp_order_site){.context = gap->context, .stream = stream, .thread = rp_ordering_thread()};
 }
 
 /* Outside of the lock. 0 where the order cannot be told: then it makes none. */
@@ -75,7 +76,7 @@ static void end(rp_order_call call, bool succeeded) {
 
 static void tell_done(uint64_t event, bool complete) {
   if (!rp_agent_lock()) return;
-  if (complete) rp_order_sync_event(rp__enforce.order, rp_thread_id(), event);
+  if (complete) rp_order_sync_event(rp__enforce.order, rp_ordering_thread(), event);
   rp_order_event_destroy(rp__enforce.order, event);
   rp_agent_unlock();
 }
@@ -136,7 +137,7 @@ static uint64_t activity_now(void) {
 /* Blocks as cudaFree does. */
 static rp_status wait_for_context(struct rp__idle *idle, uint64_t context) {
   if (context == 0) context = rp_device_current_context();
-  const struct rp_order_site site = {.context = context, .thread = rp_thread_id()};
+  const struct rp_order_site site = {.context = context, .thread = rp_ordering_thread()};
   uint64_t before = activity_now();
   rp_order_call call = begin(RP_ORDER_SYNC_CONTEXT, &site, 0);
   rp_status status = rp_device_synchronize(context);

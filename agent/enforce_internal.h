@@ -43,8 +43,8 @@ void rp__ungated_receive(uint64_t address);
 
 /* ---- the gate ---- */
 
-/** Takes the core lock, and waits until nobody acts. False: this thread is inside the lock already, and can do
- * nothing here. Carries out what was asked for meanwhile. */
+/** Takes the core lock, and waits until nobody acts. False: this thread is inside the lock already, and can
+ * do nothing here. Carries out what was asked for meanwhile. */
 bool rp__gate_enter(void);
 /** The same, for no longer than that. */
 bool rp__gate_enter_within(uint64_t nanoseconds);
@@ -57,6 +57,9 @@ void rp__gate_act(void);
 void rp__gate_acted(void);
 /** Under the lock: somebody acts. */
 bool rp__gate_acting(void);
+/** Under the lock: the driver gave the range to the program by itself. The guards are told, at once or when
+ * nobody acts. */
+void rp__gate_address_reused(uint64_t address, uint64_t bytes);
 /** Asks for the end of the process, at the next rp__gate_leave. */
 void rp__gate_want_abort(void);
 
@@ -88,6 +91,9 @@ bool rp__ask(struct rp__device *device, const struct rp__question *question);
 /** Inside the gate, as rp__ask: for every buffer of all devices in the access's range. Sets `hit` if there is
  * one. */
 bool rp__ask_access(const struct rp_guard_access *access, bool *hit);
+
+/** Inside the gate, after the call at `site`: strict mode's part, see rp_guard_strict_prepare. */
+void rp__strict(const struct rp_order_site *site);
 
 /** Under the lock: something was launched that the guards know of. */
 void rp__note_activity(void);

@@ -201,8 +201,8 @@ void rp_enforce_context_ends(uint64_t context) {
   rp__gate_leave();
 }
 
-/* Which context is the primary one is not told: buffers of another context of the device are released too, and
- * so none is kept that is gone. */
+/* Which context is the primary one is not told: buffers of another context of the device are released too,
+ * and so none is kept that is gone. */
 void rp_enforce_primary_ends(int ordinal, bool ended) {
   if (ordinal < 0 || ordinal >= RP_ENFORCE_DEVICES || (ended && rp_device_primary_alive(ordinal))) return;
   struct rp__device *device = &rp__enforce.devices[ordinal];

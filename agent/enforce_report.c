@@ -19,6 +19,31 @@ uint64_t rp_enforce_violations(void) {
   return violations;
 }
 
+/* Inside the gate. Steps since buffers began to share; false: they do not. */
+static bool sharing_steps(const struct rp_guard *guard, uint64_t *steps) {
+  struct rp_guard_report report;
+  if (rp_guard_report(guard, &report) != RP_OK) return false;
+  bool active = report.active;
+  *steps = report.steps - report.activated_step;
+  rp_guard_report_fini(&report);
+  return active;
+}
+
+bool rp_enforce_active(uint64_t *steps) {
+  bool active = false;
+  if (rp__enforce.shadow || !rp__gate_enter_within(COLLECT_WAIT_NS)) return false;
+  *steps = UINT64_MAX;
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++) {
+    uint64_t of_device;
+    const struct rp_guard *guard = rp__enforce.devices[i].guard;
+    if (!guard || !sharing_steps(guard, &of_device)) continue;
+    active = true;
+    if (of_device < *steps) *steps = of_device;
+  }
+  rp_agent_unlock();
+  return active;
+}
+
 /* Inside the gate. */
 static rp_status collect_device(const struct rp__device *device, struct rp_enforce_device *out) {
   out->ordinal = device->ordinal;

@@ -103,15 +103,13 @@ static void tell_launched(const struct rp_enforce_transfer *transfer, uint64_t g
   if (transfer->receive) {
     const struct rp_guard_receive receive = receive_of(transfer, group);
     for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
-      if (rp__enforce.devices[i].guard)
-        rp_guard_receive_launched(rp__enforce.devices[i].guard, &receive);
+      if (rp__enforce.devices[i].guard) rp_guard_receive_launched(rp__enforce.devices[i].guard, &receive);
     return;
   }
   const struct rp_guard_access access = access_of(transfer, group);
   rp_order_token token = rp_order_access(rp__enforce.order, &transfer->site);
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
-    if (rp__enforce.devices[i].guard)
-      rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
+    if (rp__enforce.devices[i].guard) rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
 }
 
 /* False: no memory. The buffer's order stays unknown then, which is safe. */

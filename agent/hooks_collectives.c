@@ -55,7 +55,7 @@ static void end(struct collective *call, bool succeeded) {
     struct collective call;                                                                                  \
     bool allowed = begin(&call, (from), (read), (to), (written), type, comm, stream);                        \
     int result = allowed ? real_##name arguments : RP_ABI_NCCL_SYSTEM_ERROR;                                 \
-    end(&call, allowed && result == RP_ABI_SUCCESS);                                                         \
+    end(&call, allowed &&result == RP_ABI_SUCCESS);                                                          \
     return result;                                                                                           \
   }
 #define BOTH(make, name) make(nccl##name) make(pnccl##name)
@@ -70,10 +70,9 @@ static void end(struct collective *call, bool succeeded) {
               void *stream),                                                                                 \
              (from, to, count, type, operation, root, comm, stream), from, count, to, count)
 #define REDUCE_SCATTER(name)                                                                                 \
-  COLLECTIVE(name,                                                                                           \
-             (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream),  \
-             (from, to, count, type, operation, comm, stream), from, count *rp_agent_comm_ranks(comm), to,   \
-             count)
+  COLLECTIVE(                                                                                                \
+      name, (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream),   \
+      (from, to, count, type, operation, comm, stream), from, count *rp_agent_comm_ranks(comm), to, count)
 #define ALL_GATHER(name)                                                                                     \
   COLLECTIVE(name, (const void *from, void *to, size_t count, int type, void *comm, void *stream),           \
              (from, to, count, type, comm, stream), from, count, to, count *rp_agent_comm_ranks(comm))
@@ -82,8 +81,7 @@ static void end(struct collective *call, bool succeeded) {
              (from, to, count, type, comm, stream), from, count *rp_agent_comm_ranks(comm), to,              \
              count *rp_agent_comm_ranks(comm))
 #define ROOTED(name, read, written)                                                                          \
-  COLLECTIVE(name,                                                                                           \
-             (const void *from, void *to, size_t count, int type, int root, void *comm, void *stream),       \
+  COLLECTIVE(name, (const void *from, void *to, size_t count, int type, int root, void *comm, void *stream), \
              (from, to, count, type, root, comm, stream), from, read, to, written)
 #define BROADCAST(name) ROOTED(name, count, count)
 #define GATHER(name) ROOTED(name, count, count *rp_agent_comm_ranks(comm))

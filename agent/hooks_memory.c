@@ -38,7 +38,8 @@ static bool asks(void) {
 
 /* ---- pools: allocating ---- */
 
-/* The runtime makes its context when it is first needed; freeing nothing is the documented way to ask for it. */
+/* The runtime makes its context when it is first needed; freeing nothing is the documented way to ask for it.
+ */
 static void make_context(void *malloc_function) {
   static _Atomic(void *) found;
   void *function = atomic_load_explicit(&found, memory_order_relaxed);

@@ -54,8 +54,7 @@ static bool begin_transfer(struct rp_enforce_transfer *transfer, bool tells, con
                                            .bytes = (uint64_t)count * rp_abi_nccl_type_bytes(type)};         \
     bool tells = rp_call_begin(RP_CALL_NCCL), refused = false;                                               \
     if (tells || asks()) refused = !begin_transfer(&transfer, tells, stream);                                \
-    int result =                                                                                             \
-        refused ? RP_ABI_NCCL_SYSTEM_ERROR : real_##name(buffer, count, type, peer, comm, stream);           \
+    int result = refused ? RP_ABI_NCCL_SYSTEM_ERROR : real_##name(buffer, count, type, peer, comm, stream);  \
     if (!refused) rp_enforce_transfer_after(&transfer, result == RP_ABI_SUCCESS);                            \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \

@@ -1,6 +1,6 @@
-/* Questions about addresses, and ways in which memory leaves the process. What the program asks about memory of
- * ours is answered as for memory of the driver's own: a buffer without memory behind it is answered for by one
- * that has some, and the reservation and the mapping below a buffer do not show. */
+/* Questions about addresses, and ways in which memory leaves the process. What the program asks about memory
+ * of ours is answered as for memory of the driver's own: a buffer without memory behind it is answered for by
+ * one that has some, and the reservation and the mapping below a buffer do not show. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,7 +43,8 @@ RP_HOOK(int, cudaPointerGetAttributes, (struct rp_abi_pointer * out, const void 
 /* ---- the driver's questions ---- */
 
 /* Our own numbers over the driver's. What tells regions apart must not be that of the sibling. */
-static void correct(unsigned attribute, uint64_t address, const struct rp_enforce_buffer *buffer, void *data) {
+static void correct(unsigned attribute, uint64_t address, const struct rp_enforce_buffer *buffer,
+                    void *data) {
   uint64_t *word = data;
   switch (attribute) {
   case RP_ABI_POINTER_CONTEXT:
@@ -120,9 +121,9 @@ EXPORT(cuMemGetHandleForAddressRange,
        (handle, address, bytes, type, flags), address, bytes)
 
 const struct rp_hook rp_hooks_pointers[] = {
-    RP_HOOK_ENTRY(cudaPointerGetAttributes), RP_HOOK_ENTRY(cuPointerGetAttribute),
-    RP_HOOK_ENTRY(cuPointerGetAttributes),   RP_HOOK_ENTRY(cuMemGetAddressRange_v2),
-    RP_HOOK_ENTRY(cudaIpcGetMemHandle),      RP_HOOK_ENTRY(cuIpcGetMemHandle),
+    RP_HOOK_ENTRY(cudaPointerGetAttributes),    RP_HOOK_ENTRY(cuPointerGetAttribute),
+    RP_HOOK_ENTRY(cuPointerGetAttributes),      RP_HOOK_ENTRY(cuMemGetAddressRange_v2),
+    RP_HOOK_ENTRY(cudaIpcGetMemHandle),         RP_HOOK_ENTRY(cuIpcGetMemHandle),
     RP_HOOK_ENTRY(cuMemRetainAllocationHandle), RP_HOOK_ENTRY(cuMemGetHandleForAddressRange),
 };
 const size_t rp_hooks_pointers_count = sizeof rp_hooks_pointers / sizeof rp_hooks_pointers[0];

@@ -29,6 +29,7 @@
 #define STOP_WAIT_NS 2000000000u    /* the end waits no longer than this for the thread */
 #define FIRST_RECEIVE_NS 500000000u /* a report is due this long after the first receive */
 #define STACK_BYTES (512u << 10)
+#define LEARN_STEPS 3 /* with the pool on, before CUPTI is given back */
 #define COMMS_REPORTED 256
 #define DEVICES_REPORTED 16
 
@@ -262,9 +263,19 @@ void rp_reporter_driver_initialised(void) {
   rp_unlock(&lock);
 }
 
+/* RECVPOOL_CUPTI=learn: others may have the subscription once the pool is on and the pattern has held. */
+static void give_cupti_back(void) {
+  uint64_t steps;
+  if (config.cupti != RP_CUPTI_LEARN || !rp_cupti_active()) return;
+  if (!rp_enforce_active(&steps) || steps < LEARN_STEPS) return;
+  rp_cupti_stop();
+  rp_evidence_set_cupti_reason("given back as the pool is on (learn): the guard sees interposed calls only");
+}
+
 /* Versions and devices are asked for while the process runs: at its end the driver may be gone. */
 static void look_around(void) {
   scan_if_changed();
+  give_cupti_back();
   pthread_mutex_lock(&write_lock);
   refresh_versions();
   pthread_mutex_unlock(&write_lock);

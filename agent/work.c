@@ -16,9 +16,8 @@ bool rp_work_next(const struct rp_work *work, size_t *position, struct rp_use *o
   while (*position < work->words->count) {
     size_t i = (*position)++;
     if (!work->words->words[i].hit || named_before(work->words, i)) continue;
-    *out = (struct rp_use){.address = work->words->words[i].value,
-                           .mode = RP_POOL_UNKNOWN_MODE,
-                           .kind = RP_EVENT_KERNEL};
+    *out = (struct rp_use){
+        .address = work->words->words[i].value, .mode = RP_POOL_UNKNOWN_MODE, .kind = RP_EVENT_KERNEL};
     return true;
   }
   return false;

@@ -24,7 +24,8 @@ _Static_assert(RP_ABI_POINTER_CONTEXT == CU_POINTER_ATTRIBUTE_CONTEXT &&
                    RP_ABI_POINTER_MAPPING_BASE == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR &&
                    RP_ABI_POINTER_BLOCK_ID == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
                "CUpointer_attribute");
-_Static_assert(RP_ABI_INVALID_VALUE == (int)cudaErrorInvalidValue && RP_ABI_INVALID_VALUE == (int)CUDA_ERROR_INVALID_VALUE &&
+_Static_assert(RP_ABI_INVALID_VALUE == (int)cudaErrorInvalidValue &&
+                   RP_ABI_INVALID_VALUE == (int)CUDA_ERROR_INVALID_VALUE &&
                    RP_ABI_OUT_OF_MEMORY == (int)cudaErrorMemoryAllocation &&
                    RP_ABI_OUT_OF_MEMORY == (int)CUDA_ERROR_OUT_OF_MEMORY &&
                    RP_ABI_NCCL_SYSTEM_ERROR == (int)ncclSystemError,

@@ -96,6 +96,7 @@ struct rp__guard_class {
   uint32_t direction, slots, buffers, depth, slack;
   /* Plan. */
   bool ring;       /**< the n-th receive of a step has slot n mod K */
+  bool any_number; /**< more buffers than the plan counts are no surprise */
   uint32_t needed; /**< accesses that the plan counts of each of its receives; 0 = not known */
   uint64_t step;   /**< of the count below */
   uint32_t received;
@@ -192,7 +193,7 @@ struct rp_guard {
   /* Counters for the report. */
   uint64_t activated_step, activated_ns, activation_duration_ns, activations, postponements;
   uint64_t receives_waited, wait_ns, double_frees, freed_forgotten, pending_dropped, evidence_merged;
-  uint64_t unowned_receives, boundary_failures, concealed;
+  uint64_t partial_receives, unowned_receives, boundary_failures, concealed;
   uint32_t slack_found;
   bool any_departed;
 };
@@ -268,7 +269,7 @@ void rp__guard_retry_later(struct rp_guard *guard);
 /* guard_activate.c */
 
 /** Are there two buffers of the last step at least that could be activated, as far as can be told? */
-bool rp__guard_candidates(const struct rp_guard *guard);
+bool rp__guard_candidates(struct rp_guard *guard);
 void rp__guard_places(struct rp_guard *guard, const struct rp_guard_channel *channels, size_t count);
 /** RP_OK: decided, for this pattern; RP_ERROR_BUSY: to be tried again later. `begun`: buffers share that did
  * not before. */

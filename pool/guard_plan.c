@@ -48,6 +48,15 @@ static void study_items(struct rp__guard_plan *plan) {
 
 #define SEVERAL (RP_POOL_NONE - 1)
 
+/* K does not depend on N: rings go on where the list ends, so that a plan of fewer microbatches serves. */
+static void count_freely(struct rp__guard_plan *plan) {
+  for (uint32_t c = 0; c < plan->template_count; c++)
+    plan->templates[c].any_number = plan->item_count && plan->templates[c].ring;
+  for (size_t i = 0; i < plan->item_count; i++)
+    if (plan->ring_of[plan->items[i].source] != plan->items[i].class_index)
+      plan->templates[plan->items[i].class_index].any_number = false;
+}
+
 /* Class of each peer of the plan, where all of its receives go to one that is a ring. */
 static rp_status study_peers(struct rp__guard_plan *plan) {
   for (size_t i = 0; i < plan->item_count; i++) {
@@ -65,6 +74,7 @@ static rp_status study_peers(struct rp__guard_plan *plan) {
     else if (*ring != class)
       *ring = SEVERAL;
   }
+  count_freely(plan);
   return RP_OK;
 }
 
@@ -73,7 +83,7 @@ static rp_status make_class(struct rp_guard *guard, const struct rp__guard_class
                                     .granularity = RP_PLAN_STAGE,
                                     .receive_bytes = template->receive_bytes,
                                     .slots = template->slots,
-                                    .buffers = template->buffers};
+                                    .buffers = template->any_number ? 0 : template->buffers};
   struct rp__guard_class *grown =
       realloc(guard->classes, (guard->class_count + (size_t)1) * sizeof *guard->classes);
   if (!grown) return RP_ERROR_NO_MEMORY;

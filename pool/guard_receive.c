@@ -51,7 +51,9 @@ static enum rp_pool_order judge(const struct rp_guard *guard, const struct rp_gu
   if (tenant->waiting) return RP_POOL_ORDER_NEVER; /* of an open group, ours perhaps */
   size_t gaps = rp_order_gaps(guard->order, &tenant->frontier, &receive->site, action->waits);
   if (!gaps) return RP_POOL_ORDER_YES;
-  bool can = !(receive->site.flags & RP_ORDER_PROGRAMMATIC); /* such a launch does not mind waits */
+  /* Not of a launch that does not mind waits, and not on a stream that nobody can name. */
+  bool can =
+      !(receive->site.flags & RP_ORDER_PROGRAMMATIC) && receive->site.stream != RP_ORDER_STREAM_UNKNOWN;
   for (size_t i = 0; i < gaps; i++)
     can &= action->waits[i].fix == RP_ORDER_FIX_WAIT;
   if (can) action->wait_count = gaps;
@@ -178,7 +180,10 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   buffer->post = buffer->last = buffer->ready = ++guard->clock;
   buffer->received = *site;
   rp__guard_watch(guard, id);
-  if (buffer->partial) return;
+  if (buffer->partial) {
+    guard->partial_receives++;
+    return;
+  }
   rp__guard_list_add(guard, &guard->received, id);
   if (guard->options.slack_auto) rp__guard_note_ready(guard, &receive->site);
 }

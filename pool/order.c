@@ -233,6 +233,10 @@ struct rp_order_context *rp_order_get_context(struct rp_order *order, uint64_t c
   return found;
 }
 
+bool rp_order_has_accesses(const struct rp_order *order) {
+  return order->width != 0;
+}
+
 bool rp_order_legacy_learns(const struct rp_order *order) {
   for (uint32_t i = 0; i < order->limits.contexts; i++) {
     const struct rp_order_context *context = &order->context[i];

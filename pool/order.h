@@ -231,6 +231,12 @@ enum rp_order_kind {
  * above. The thread of `site` must not be 0. 0 without room. */
 rp_order_call rp_order_begin(struct rp_order *order, enum rp_order_kind kind,
                              const struct rp_order_site *site, uint64_t object);
+/** The same for an event that a launch records by its attributes (START_RECORD, COMPLETION_RECORD): it begins
+ * and ends with `launch`. False without room: nothing is told, see rp_order_event_foreign. */
+bool rp_order_begin_with(struct rp_order *order, rp_order_call launch, enum rp_order_kind kind,
+                         uint64_t event);
+/** Where a call that goes on was made, NULL if it does not. */
+const struct rp_order_site *rp_order_call_site(const struct rp_order *order, rp_order_call call);
 /** It succeeded (work: without an access). */
 void rp_order_end(struct rp_order *order, rp_order_call call);
 /** Work or a graph launch succeeded: its token, also where `call` is 0 (then unknown). */
@@ -240,6 +246,13 @@ rp_order_token rp_order_end_copy(struct rp_order *order, rp_order_call call, enu
                                  bool access);
 /** It failed: nothing happened. */
 void rp_order_cancel(struct rp_order *order, rp_order_call call);
+/** Have accesses been told? While not, nothing can be ordered. */
+bool rp_order_has_accesses(const struct rp_order *order);
+/** Are captures going on? */
+bool rp_order_captures(const struct rp_order *order);
+/** An event may have been recorded as part of a capture, untold: until the captures end, waits for events
+ * that are not known draw their streams in. */
+void rp_order_capture_unsure(struct rp_order *order);
 /** Would work on a legacy stream tell it anything new? While not, work there that is no access need not be
  * told. */
 bool rp_order_legacy_learns(const struct rp_order *order);

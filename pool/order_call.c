@@ -181,18 +181,41 @@ rp_order_call rp_order_begin(struct rp_order *order, enum rp_order_kind kind,
   return id_of(order, call);
 }
 
+bool rp_order_begin_with(struct rp_order *order, rp_order_call launch, enum rp_order_kind kind,
+                         uint64_t event) {
+  struct rp_order_pending *first = find(order, launch);
+  if (!first || !has_room(order, kind)) return false;
+  const rp_order_call id = rp_order_begin(order, kind, &first->site, event);
+  find(order, id)->with = first->with;
+  first->with = id;
+  return true;
+}
+
+const struct rp_order_site *rp_order_call_site(const struct rp_order *order, rp_order_call id) {
+  const struct rp_order_pending *call = find(order, id);
+  return call ? &call->site : NULL;
+}
+
+/* What goes on with it ends after it, in the same way. */
+static void end_others(struct rp_order *order, rp_order_call id, bool succeeded) {
+  for (struct rp_order_pending *call = find(order, id); call; call = find(order, id)) {
+    id = call->with;
+    if (succeeded) (void)rp_order_call_end(order, call, false);
+    release(order, call);
+  }
+}
+
 void rp_order_end(struct rp_order *order, rp_order_call id) {
-  struct rp_order_pending *call = find(order, id);
-  if (!call) return;
-  (void)rp_order_call_end(order, call, false);
-  release(order, call);
+  end_others(order, id, true);
 }
 
 rp_order_token rp_order_end_access(struct rp_order *order, rp_order_call id) {
   struct rp_order_pending *call = find(order, id);
   if (!call) return RP_ORDER_TOKEN_UNKNOWN;
+  const rp_order_call others = call->with;
   rp_order_token token = rp_order_call_end(order, call, true);
   release(order, call);
+  end_others(order, others, true);
   return token;
 }
 
@@ -206,10 +229,10 @@ rp_order_token rp_order_end_copy(struct rp_order *order, rp_order_call id, enum 
 }
 
 void rp_order_cancel(struct rp_order *order, rp_order_call id) {
-  struct rp_order_pending *call = find(order, id);
+  const struct rp_order_pending *call = find(order, id);
   if (!call) return;
   if (call->kind == RP_ORDER_CAPTURE_BEGIN) rp_order_capture_undo(order, call);
-  release(order, call);
+  end_others(order, id, false);
 }
 
 /* ---- calls told at once ---- */

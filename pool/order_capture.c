@@ -98,3 +98,11 @@ void rp_order_record_captured(struct rp_order *order, const struct rp_order_stre
   found->capture = stream->capture;
   if (found->state != RP_ORDER_EVENT_FOREIGN) found->state = RP_ORDER_EVENT_CAPTURED;
 }
+
+bool rp_order_captures(const struct rp_order *order) {
+  return order->captures_active != 0;
+}
+
+void rp_order_capture_unsure(struct rp_order *order) {
+  if (order->captures_active) order->capture_lost = true;
+}

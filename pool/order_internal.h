@@ -74,6 +74,7 @@ struct rp_order_pending {
   uint64_t position; /**< of the stream's component when it began */
   uint64_t capture, capture_before;                 /**< begin and end of a capture */
   uint64_t seen_thread, seen_legacy, seen_blocking; /**< versions that `clock` includes */
+  rp_order_call with;                               /**< one that ends with it, 0 = none */
   struct rp_order_site site;
   uint32_t stream, component; /**< slots when it began, or RP_ORDER_NO_SLOT */
   uint32_t turn;              /**< tells apart the calls that have had this place */

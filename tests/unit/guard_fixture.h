@@ -31,6 +31,7 @@ struct guard_fixture {
   struct rp_guard_action action; /* the last one that was not a boundary */
   uint64_t boundaries, waits, idles;
   uint64_t watched; /* ranges at present */
+  bool shadow;      /* memory is the test's own, not the guard's */
   bool busy;        /* the device cannot be made idle: boundaries are postponed */
 };
 

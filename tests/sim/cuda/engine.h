@@ -45,6 +45,8 @@ CUresult impl_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attri
                                      CUdeviceptr ptr);
 CUresult impl_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult impl_cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr);
+CUresult impl_cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
+CUresult impl_cuIpcCloseMemHandle(CUdeviceptr dptr);
 
 /* ---- Virtual memory ---- */
 CUresult impl_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
