@@ -237,6 +237,7 @@ struct ncclComm {
   int wake_fd; /**< eventfd, readable for ever once aborted; -1 before */
   _Atomic bool aborted;
   _Atomic int async_error; /**< ncclResult_t; the first one stays */
+  unsigned launching;      /**< groups that a thread is launching for it; lock of group.c */
   bool finalized;
 
   CUdeviceptr device_comm, work_fifo, channel_buffer; /**< buffers of the library's own */
@@ -329,6 +330,9 @@ ncclResult_t sim_group_end(void);
 ncclResult_t sim_group_error(ncclResult_t result);
 /** Depth of the thread's group, without implicit ones. */
 int sim_group_depth(void);
+/** Whether a group of a non-blocking communicator is still being launched; and waits until none is. */
+bool sim_group_in_progress(ncclComm_t comm);
+void sim_group_settle(ncclComm_t comm);
 
 /** A communicator to be made at the end of the group (or at once). */
 struct sim_init_job {

@@ -318,22 +318,28 @@ static int mode_unmap_before_copy(void) {
   return cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS ? 0 : 5;
 }
 
-/* A receive that waits for its peer when its memory goes: two ranks in this process, on two devices. */
+/* A receive that waits for its peer when its memory goes: two ranks in this process, on two devices. That it
+ * has begun shows by an earlier receive of the same group. */
 static int mode_unmap_under_receive(void) {
   ncclComm_t comms[2];
   CUcontext contexts[2];
   CUstream streams[2];
-  CUdeviceptr address, source;
+  CUdeviceptr address, source, first;
   if (ncclCommInitAll(comms, 2, NULL)) return 2;
   for (int i = 0; i < 2; i++)
     if (cuDevicePrimaryCtxRetain(&contexts[i], i) || cuCtxSetCurrent(contexts[i]) ||
         cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING))
       return 3;
-  if (cuMemAlloc_v2(&source, GRANULE)) return 4;
+  if (cuMemAlloc_v2(&source, GRANULE) || cuMemsetD32_v2(source, 9, WORDS)) return 4;
+  if (ncclSend(pointer(source), GRANULE, ncclUint8, 0, comms[1], streams[1])) return 4;
   cuCtxSetCurrent(contexts[0]);
+  if (cuMemAlloc_v2(&first, GRANULE)) return 4;
   map(address = reserve(), create());
-  if (ncclRecv(pointer(address), GRANULE, ncclUint8, 1, comms[0], streams[0])) return 5;
-  nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* it has begun, and waits */
+  if (ncclGroupStart() || ncclRecv(pointer(first), GRANULE, ncclUint8, 1, comms[0], streams[0]) ||
+      ncclRecv(pointer(address), GRANULE, ncclUint8, 1, comms[0], streams[0]) || ncclGroupEnd())
+    return 5;
+  while (filled_with(first) != 9)
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   if (cuStreamQuery(streams[0]) != CUDA_ERROR_NOT_READY) return 6;
   if (cuMemUnmap(address, GRANULE)) return 7;
   cuCtxSetCurrent(contexts[1]);
