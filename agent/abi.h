@@ -10,6 +10,11 @@ struct rp_abi_dim3 {
   unsigned x, y, z;
 };
 
+/** CUipcEventHandle, cudaIpcEventHandle_t */
+struct rp_abi_ipc_event {
+  char reserved[64];
+};
+
 /** ncclUniqueId */
 struct rp_abi_unique_id {
   char internal[128];

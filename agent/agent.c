@@ -102,11 +102,14 @@ uint16_t rp__capture_flag(const struct rp_order_site *site) {
   return site->flags & RP_ORDER_CAPTURED ? RP_EVENT_FLAG_CAPTURED : 0;
 }
 
-struct rp_order_site rp_agent_site(uint64_t stream) {
-  struct rp_order_site site =
-      rp_ordering_site(stream, rp_driver_stream_capturing(stream) ? RP_EVENT_FLAG_CAPTURED : 0);
+struct rp_order_site rp_agent_site_of(uint64_t stream, uint32_t event_flags) {
+  struct rp_order_site site = rp_ordering_site(stream, event_flags);
   site.context = rp_driver_current_context();
   return site;
+}
+
+struct rp_order_site rp_agent_site(uint64_t stream) {
+  return rp_agent_site_of(stream, rp_driver_stream_capturing(stream) ? RP_EVENT_FLAG_CAPTURED : 0);
 }
 
 void rp_agent_set_listener(const struct rp_agent_listener *to) {
@@ -137,13 +140,6 @@ void rp_agent_note_memory(enum rp_event_kind kind, uint64_t address, uint64_t by
   event.device = device;
   event.operations = rp__operations_begun();
   rp__hand_over(&event);
-}
-
-uint64_t rp__last_seq(void) {
-  if (!rp_lock(&lock)) return 0;
-  uint64_t seq = next_seq;
-  rp_agent_unlock();
-  return seq;
 }
 
 bool rp__is_allocation(uint64_t address) {

@@ -47,6 +47,8 @@ void rp_agent_set_listener(const struct rp_agent_listener *listener);
 
 /** Where this thread is, on `stream`. Asks the driver: outside of the core lock. */
 struct rp_order_site rp_agent_site(uint64_t stream);
+/** The same where RP_EVENT_FLAG_PDL and RP_EVENT_FLAG_CAPTURED are known. */
+struct rp_order_site rp_agent_site_of(uint64_t stream, uint32_t event_flags);
 
 /** Under the core lock: whether an allocation begins at `address`. */
 bool rp_agent_allocation_known(uint64_t address);
@@ -73,13 +75,15 @@ const struct rp_cuda_sink *rp_agent_sink(void);
 /** A call at the driver boundary that `source` saw; ignored where the other source reports it. */
 void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source);
 /** A launch that an interposed call is about to make. True: it names a receive buffer, and `work` and `words`
- * (which it refers to) say what. */
+ * (which it refers to) say what; the caller asks the guards, or tells them with rp_agent_seen. */
 bool rp_agent_launch(const struct rp_cuda_launch *launch, struct rp_launch_words *words,
                      struct rp_work *work);
 /** The same for a copy or a memset. */
 bool rp_agent_copy(const struct rp_cuda_op *op, struct rp_work *work);
-/** It has been made, and nobody asked the guards about it: they are told. */
-void rp_agent_work_done(const struct rp_work *work);
+/** The same for the launch of a graph. */
+bool rp_agent_graph(const struct rp_cuda_op *op, struct rp_work *work);
+/** After success and before rp_ordering_work_end: tells the guards of work that they were not asked about. */
+void rp_agent_seen(const struct rp_work *work);
 
 /** A receive (or send) is about to be posted at `site`. Its place in the host's order and its time are filled
  * in (both may be NULL). */

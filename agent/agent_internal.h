@@ -24,8 +24,6 @@ void rp__emit(struct rp_event *event);
 uint64_t rp__operations_begun(void);
 /** RP_EVENT_FLAG_CAPTURED where the site is. */
 uint16_t rp__capture_flag(const struct rp_order_site *site);
-/** Place of the last event in the host's order. */
-uint64_t rp__last_seq(void);
 /** Under the lock: whether `address` lies in a known allocation. */
 bool rp__is_allocation(uint64_t address);
 

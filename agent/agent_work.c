@@ -14,13 +14,13 @@
 /* NCCL's own launches and copies are none of the program's: its accesses come from its API. */
 static bool begins(void) {
   if (rp_thread.depth[RP_CALL_NCCL]) return false;
-  if (rp_state_is_on()) rp_count(&rp_thread_counts()->operations, 1);
+  rp_count(&rp_thread_counts()->operations, 1);
   return !rp_filter_is_empty(&rp__filter);
 }
 
 /* What an interposed call has dealt with is counted and reported already. */
 bool rp__launch_begun(void) {
-  return !rp_thread.handled && begins();
+  return rp_state_is_on() && !rp_thread.handled && begins();
 }
 
 /* Under the lock: the other device addresses of the launch that lie in known allocations, in parameter order.
@@ -52,17 +52,17 @@ static void note_name(uint64_t function, const char *symbol) {
   rp_agent_unlock();
 }
 
-/* Where the work is, and what of its events is the same for all. Its order will be asked for. */
+/* Where the work is, and what of its events is the same for all. */
 static struct rp_event begin_work(struct rp_work *work, enum rp_event_kind kind, enum rp_event_source source,
                                   uint64_t stream) {
   struct rp_event event = rp__new_event(kind, source);
   *work = (struct rp_work){.site = rp_agent_site(stream)};
-  rp_ordering_want();
   event.stream = stream;
   event.flags = rp__capture_flag(&work->site);
   event.device = rp_driver_current_device();
   event.operations = rp__operations_begun() - 1; /* begun before this one */
   rp_count(&rp_thread_counts()->hits, 1);
+  rp_ordering_want();
   return event;
 }
 
@@ -71,14 +71,21 @@ static void hand_work_over(struct rp_event *event, struct rp_work *work) {
   rp__hand_over(event);
   event->flags |= RP_EVENT_FLAG_INPLACE;
   if (work->seq) return;
-  work->seq = event->seq;
-  work->time_ns = event->time_ns;
+  work->seq = rp_thread.work_seq = event->seq;
+  work->time_ns = rp_thread.work_time_ns = event->time_ns;
 }
 
-void rp_agent_work_done(const struct rp_work *work) {
+void rp_agent_seen(const struct rp_work *work) {
   if (!rp__listener.seen || !rp_agent_lock()) return;
   rp__listener.seen(work);
   rp_agent_unlock();
+}
+
+/* What a callback has told before the call, now that the call has succeeded. */
+static void seen_again(struct rp_work *work) {
+  work->seq = rp_thread.work_seq;
+  work->time_ns = rp_thread.work_time_ns;
+  rp_agent_seen(work);
 }
 
 static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words,
@@ -115,19 +122,11 @@ void rp__launch_hit(const struct rp_cuda_launch *launch, const struct rp_launch_
   if (!is_nccl_kernel(launch)) take_hit(launch, words, RP_SOURCE_CUPTI, &work);
 }
 
-/* What the callback at the end of a call tells again: the guards are told only now, for it has been made. */
-static struct rp_work finished(uint64_t stream) {
-  struct rp_work work = {.site = rp_agent_site(stream), .time_ns = rp_now_ns()};
-  work.seq = rp__last_seq();
-  return work;
-}
-
 void rp__launch_done(const struct rp_cuda_launch *launch, const struct rp_launch_words *words) {
-  struct rp_work work = finished(launch->stream);
-  work.function = launch->function;
-  work.words = words;
-  if (launch->event_flags & RP_EVENT_FLAG_PDL) work.site.flags |= RP_ORDER_PROGRAMMATIC;
-  rp_agent_work_done(&work);
+  const uint32_t flags = launch->event_flags & RP_EVENT_FLAG_PDL;
+  struct rp_work work = {
+      .site = rp_agent_site_of(launch->stream, flags), .function = launch->function, .words = words};
+  seen_again(&work);
 }
 
 bool rp_agent_launch(const struct rp_cuda_launch *launch, struct rp_launch_words *words,
@@ -141,7 +140,7 @@ bool rp_agent_launch(const struct rp_cuda_launch *launch, struct rp_launch_words
 /* ---- copies and memsets ---- */
 
 static void add_use(struct rp_work *work, enum rp_event_kind kind, uint64_t address, uint64_t bytes) {
-  if (!bytes || !rp_filter_overlaps(&rp__filter, address, address + bytes)) return;
+  if (bytes == 0 || !rp_filter_overlaps(&rp__filter, address, address + bytes)) return;
   work->uses[work->use_count++] =
       (struct rp_use){.address = address,
                       .bytes = bytes,
@@ -149,26 +148,29 @@ static void add_use(struct rp_work *work, enum rp_event_kind kind, uint64_t addr
                       .kind = kind};
 }
 
-/* Which receive buffers a copy or a memset uses; only `uses` is filled in. */
-static bool find_uses(const struct rp_cuda_op *op, struct rp_work *work) {
-  bool memset = op->kind == RP_EVENT_MEMSET;
+/* What the operation does to receive buffers. */
+static void find_uses(const struct rp_cuda_op *op, struct rp_work *work) {
   work->use_count = 0;
-  if (!memset) add_use(work, RP_EVENT_COPY_READ, op->source, op->source_bytes);
-  add_use(work, memset ? RP_EVENT_MEMSET : RP_EVENT_COPY_WRITE, op->address, op->bytes);
-  return work->use_count > 0;
+  if (op->kind == RP_EVENT_MEMSET) {
+    add_use(work, RP_EVENT_MEMSET, op->address, op->bytes);
+    return;
+  }
+  add_use(work, RP_EVENT_COPY_READ, op->source, op->source_bytes);
+  add_use(work, RP_EVENT_COPY_WRITE, op->address, op->bytes);
 }
 
 static bool take_copy(const struct rp_cuda_op *op, enum rp_event_source source, struct rp_work *work) {
-  struct rp_work uses;
-  if (!begins() || !find_uses(op, &uses)) return false;
+  struct rp_work found = {.use_count = 0};
+  if (!begins()) return false;
+  find_uses(op, &found);
+  if (found.use_count == 0) return false;
   struct rp_event event = begin_work(work, op->kind, source, op->stream);
-  work->use_count = uses.use_count;
-  if (!rp__lock_events()) return true;
-  for (size_t i = 0; i < uses.use_count; i++) {
-    work->uses[i] = uses.uses[i];
-    event.kind = (uint16_t)uses.uses[i].kind;
-    event.address = uses.uses[i].address;
-    event.bytes = uses.uses[i].bytes;
+  if (!rp__lock_events()) return false;
+  for (size_t i = 0; i < found.use_count; i++) {
+    work->uses[work->use_count++] = found.uses[i];
+    event.kind = (uint16_t)found.uses[i].kind;
+    event.address = found.uses[i].address;
+    event.bytes = found.uses[i].bytes;
     hand_work_over(&event, work);
   }
   rp_agent_unlock();
@@ -177,6 +179,15 @@ static bool take_copy(const struct rp_cuda_op *op, enum rp_event_source source, 
 
 bool rp_agent_copy(const struct rp_cuda_op *op, struct rp_work *work) {
   return take_copy(op, RP_SOURCE_INTERPOSER, work);
+}
+
+void rp__op_done(const struct rp_cuda_op *op) {
+  struct rp_work work = {.site = rp_agent_site_of(op->stream, 0)};
+  if (op->kind == RP_EVENT_GRAPH_LAUNCH)
+    work.graph = op->aux;
+  else
+    find_uses(op, &work);
+  if (work.graph || work.use_count) seen_again(&work);
 }
 
 /* ---- everything else ---- */
@@ -219,10 +230,23 @@ static void take_order(const struct rp_cuda_op *op, enum rp_event_source source)
   if (!rp_filter_is_empty(&rp__filter)) take_plain(op, source);
 }
 
-static void take_graph(const struct rp_cuda_op *op, enum rp_event_source source) {
-  if (rp_filter_is_empty(&rp__filter)) return;
+static bool take_graph(const struct rp_cuda_op *op, enum rp_event_source source, struct rp_work *work) {
+  if (rp_filter_is_empty(&rp__filter)) return false;
+  *work = (struct rp_work){.site = rp_agent_site_of(op->stream, 0), .graph = op->aux};
+  struct rp_event event = rp__new_event(op->kind, source);
+  event.stream = op->stream;
+  event.aux = op->aux;
+  event.device = rp_driver_current_device();
+  event.operations = rp__operations_begun();
   rp_ordering_want();
-  take_plain(op, source);
+  if (!rp__lock_events()) return false;
+  hand_work_over(&event, work);
+  rp_agent_unlock();
+  return true;
+}
+
+bool rp_agent_graph(const struct rp_cuda_op *op, struct rp_work *work) {
+  return take_graph(op, RP_SOURCE_INTERPOSER, work);
 }
 
 void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
@@ -238,7 +262,7 @@ void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
     take_allocation(op, source);
     break;
   case RP_EVENT_GRAPH_LAUNCH:
-    take_graph(op, source);
+    (void)take_graph(op, source, &work);
     break;
   default:
     take_order(op, source);
@@ -246,21 +270,9 @@ void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
   }
 }
 
-static bool is_copy(const struct rp_cuda_op *op) {
-  return op->kind == RP_EVENT_COPY_READ || op->kind == RP_EVENT_COPY_WRITE || op->kind == RP_EVENT_MEMSET;
-}
-
 void rp__op_from_cupti(const struct rp_cuda_op *op) {
-  bool allocation = op->kind == RP_EVENT_ALLOC || op->kind == RP_EVENT_FREE;
-  if (is_copy(op) && rp_thread.handled) return;
-  if (rp_state_is_on() || !allocation) rp_agent_op(op, RP_SOURCE_CUPTI);
-}
-
-void rp__op_done(const struct rp_cuda_op *op) {
-  struct rp_work work = finished(op->stream);
-  if (op->kind == RP_EVENT_GRAPH_LAUNCH)
-    work.graph = op->aux;
-  else if (!is_copy(op) || rp_thread.handled || !find_uses(op, &work))
-    return;
-  rp_agent_work_done(&work);
+  if (!rp_state_is_on()) return;
+  bool work =
+      op->kind == RP_EVENT_COPY_READ || op->kind == RP_EVENT_COPY_WRITE || op->kind == RP_EVENT_MEMSET;
+  if (!work || !rp_thread.handled) rp_agent_op(op, RP_SOURCE_CUPTI);
 }

@@ -7,6 +7,7 @@
 
 #include "agent/agent.h"
 #include "agent/enforce_internal.h"
+#include "agent/ordering.h"
 #include "agent/state.h"
 
 #define TRANSFERS_PER_BLOCK 16
@@ -107,7 +108,7 @@ static void tell_launched(const struct rp_enforce_transfer *transfer, uint64_t g
     return;
   }
   const struct rp_guard_access access = access_of(transfer, group);
-  rp_order_token token = rp_order_access(rp__enforce.order, &transfer->site);
+  rp_order_token token = rp_ordering_access(&transfer->site);
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
     if (rp__enforce.devices[i].guard) rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
 }

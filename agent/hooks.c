@@ -10,7 +10,7 @@
 /* Never touched: the driver and the tools' library call each other in ways that are no business of ours. */
 static const char *const skip[] = {"libcuda.so", "libcupti.so", "librecvpool.so", NULL};
 
-#define HOOKS_MAX 256
+#define HOOKS_MAX 512
 static struct rp_hook all[HOOKS_MAX]; /* the tables of hooks_*.c, one after the other */
 static size_t all_count;
 static pthread_once_t joined = PTHREAD_ONCE_INIT;

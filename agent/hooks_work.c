@@ -87,7 +87,7 @@ void rp__work_begin(struct rp_hook_work *call, const struct rp_cuda_work *order)
 
 void rp__work_end(struct rp_hook_work *call, bool succeeded) {
   if (call->asks && call->hit && !call->refused) rp_enforce_work_after(&call->work, succeeded);
-  if (!call->asks && call->hit && succeeded) rp_agent_work_done(&call->work);
+  if (!call->asks && call->hit && succeeded) rp_agent_seen(&call->work);
   rp_ordering_work_end(&call->order, call->begun, succeeded);
   rp_thread.handled = 0;
 }
@@ -165,7 +165,62 @@ DRIVER_LAUNCH(cuLaunchKernel_ptsz, 1)
 DRIVER_LAUNCH_EX(cuLaunchKernelEx, 0)
 DRIVER_LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
 
+/* ---- graphs and host functions ---- */
+
+/* The guards cannot be asked about what a graph does: they are told, as of any call that nobody asked about.
+ */
+static void take_graph(struct rp_hook_work *call, const void *graph, uint64_t stream) {
+  const struct rp_cuda_op op = {
+      .kind = RP_EVENT_GRAPH_LAUNCH, .stream = stream, .aux = (uint64_t)(uintptr_t)graph};
+  const struct rp_cuda_work order = {.kind = RP_CUDA_GRAPH_LAUNCH, .stream = stream, .graph = op.aux};
+  call->asks = false;
+  if (rp_cupti_active()) return;
+  call->hit = rp_agent_graph(&op, &call->work);
+  rp__work_begin(call, &order);
+}
+
+static void take_host_function(struct rp_hook_work *call, uint64_t stream) {
+  const struct rp_cuda_work order = {.stream = stream};
+  if (!rp_cupti_active()) rp__work_begin(call, &order);
+}
+
+#define GRAPH_LAUNCH(name, per_thread)                                                                       \
+  RP_HOOK_WORK(name, (void *graph, void *stream), (graph, stream),                                           \
+               take_graph(&call, graph, rp_hook_stream(stream, per_thread)))
+#define HOST_FUNCTION(name, per_thread)                                                                      \
+  RP_HOOK_WORK(name, (void *stream, void *function, void *argument), (stream, function, argument),           \
+               take_host_function(&call, rp_hook_stream(stream, per_thread)))
+#define STREAM_CALLBACK(name, per_thread)                                                                    \
+  RP_HOOK_WORK(name, (void *stream, void *function, void *argument, unsigned flags),                         \
+               (stream, function, argument, flags),                                                          \
+               take_host_function(&call, rp_hook_stream(stream, per_thread)))
+
+GRAPH_LAUNCH(cudaGraphLaunch, 0)
+GRAPH_LAUNCH(cudaGraphLaunch_ptsz, 1)
+GRAPH_LAUNCH(cuGraphLaunch, 0)
+GRAPH_LAUNCH(cuGraphLaunch_ptsz, 1)
+HOST_FUNCTION(cudaLaunchHostFunc, 0)
+HOST_FUNCTION(cudaLaunchHostFunc_ptsz, 1)
+HOST_FUNCTION(cuLaunchHostFunc, 0)
+HOST_FUNCTION(cuLaunchHostFunc_ptsz, 1)
+STREAM_CALLBACK(cudaStreamAddCallback, 0)
+STREAM_CALLBACK(cudaStreamAddCallback_ptsz, 1)
+STREAM_CALLBACK(cuStreamAddCallback, 0)
+STREAM_CALLBACK(cuStreamAddCallback_ptsz, 1)
+
 const struct rp_hook rp_hooks_work[] = {
+    RP_HOOK_ENTRY(cudaGraphLaunch),
+    RP_HOOK_ENTRY(cudaGraphLaunch_ptsz),
+    RP_HOOK_ENTRY(cuGraphLaunch),
+    RP_HOOK_ENTRY(cuGraphLaunch_ptsz),
+    RP_HOOK_ENTRY(cudaLaunchHostFunc),
+    RP_HOOK_ENTRY(cudaLaunchHostFunc_ptsz),
+    RP_HOOK_ENTRY(cuLaunchHostFunc),
+    RP_HOOK_ENTRY(cuLaunchHostFunc_ptsz),
+    RP_HOOK_ENTRY(cudaStreamAddCallback),
+    RP_HOOK_ENTRY(cudaStreamAddCallback_ptsz),
+    RP_HOOK_ENTRY(cuStreamAddCallback),
+    RP_HOOK_ENTRY(cuStreamAddCallback_ptsz),
     RP_HOOK_ENTRY(cudaLaunchKernel),
     RP_HOOK_ENTRY(cudaLaunchKernel_ptsz),
     RP_HOOK_ENTRY(cudaLaunchCooperativeKernel),

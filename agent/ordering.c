@@ -1,6 +1,6 @@
 /* Owns the process's order of streams, the ids of threads in it, and what is read of it without the core
- * lock. Tells the tracker's counters of records, waits and synchronisations too, so that all sides of one call
- * are in one place. */
+ * lock. Tells the tracker's counters of records, waits and synchronisations too, so that all sides of one
+ * call are in one place. */
 #include "agent/ordering.h"
 
 #include <pthread.h>
@@ -107,12 +107,11 @@ static bool lock_or_lose(void) {
 static struct rp_order_site site_at(uint64_t context, uint64_t stream, uint32_t event_flags) {
   const bool default_stream = stream == RP_STREAM_LEGACY || stream == RP_STREAM_PER_THREAD;
   if (default_stream && !context) context = rp_driver_current_context();
-  return (struct rp_order_site){
-      .context = default_stream ? context : 0,
-      .stream = stream,
-      .thread = rp_ordering_thread(),
-      .flags = (event_flags & RP_EVENT_FLAG_PDL ? RP_ORDER_PROGRAMMATIC : 0) |
-               (event_flags & RP_EVENT_FLAG_CAPTURED ? RP_ORDER_CAPTURED : 0)};
+  return (struct rp_order_site){.context = default_stream ? context : 0,
+                                .stream = stream,
+                                .thread = rp_ordering_thread(),
+                                .flags = (event_flags & RP_EVENT_FLAG_PDL ? RP_ORDER_PROGRAMMATIC : 0) |
+                                         (event_flags & RP_EVENT_FLAG_CAPTURED ? RP_ORDER_CAPTURED : 0)};
 }
 
 struct rp_order_site rp_ordering_site(uint64_t stream, uint32_t event_flags) {
@@ -215,7 +214,7 @@ void rp_ordering_work_end(const struct rp_cuda_work *work, uint64_t begun, bool 
 rp_order_token rp_ordering_access(const struct rp_order_site *site) {
   const rp_order_call call = rp_thread.order_work;
   const struct rp_order_site *begun = call ? rp_order_call_site(order, call) : NULL;
-  if (!begun || begun->stream != site->stream) return rp_order_access(order, site);
+  if (!begun || begun->stream != site->stream) return rp_order_access_past(order, site);
   rp_thread.order_work = 0;
   if (rp_thread.order_copy == RP_ORDER_COPY_UNKNOWN) return rp_order_end_access(order, call);
   const enum rp_order_copy copy = (enum rp_order_copy)rp_thread.order_copy;
@@ -348,6 +347,8 @@ static uint64_t begin_call(const struct rp_cuda_order *call, enum rp_event_sourc
   case RP_CUDA_CONTEXT_DESTROY:
     tell_destroyed(call);
     return 0;
+  case RP_CUDA_ORDER_NOTHING:
+    return 0;
   case RP_CUDA_STREAM_CREATE:
   case RP_CUDA_EVENT_CREATE:
     return BEGUN_PLAIN;
@@ -406,6 +407,12 @@ static void end_call(const struct rp_cuda_order *call, uint64_t begun, bool succ
   if (!is_sync(call) || !succeeded) return;
   rp_thread.order_learned = 1;
   if (!(call->flags & RP_CUDA_ORDER_QUERY)) count_event(call, source);
+}
+
+void rp_ordering_context_ends(uint64_t context) {
+  const struct rp_cuda_order call = {.kind = RP_CUDA_CONTEXT_DESTROY,
+                                     .context = context ? context : rp_driver_current_context()};
+  if (rp_ordering_on() && call.context) tell_destroyed(&call);
 }
 
 /* ---- the two sources ---- */

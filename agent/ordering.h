@@ -5,12 +5,12 @@
  *   driver callback --+
  *
  * A call that both see is told once: callbacks of the call that an interposed call of the same kind is making
- * are left aside. Calls made by NCCL and other libraries are edges like any other. It goes on when the rest of
- * the library has gone passive, for pools go on too; in a forked child it is off.
+ * are left aside. Calls made by NCCL and other libraries are edges like any other. It goes on when the rest
+ * of the library has gone passive, for pools go on too; in a forked child it is off.
  *
  * While no access has been told nothing can be ordered, and calls that could only carry order cost a load or
- * two. Otherwise each begin and each end takes the core lock once. Functions without another word may be called
- * by any thread, in callbacks too, outside of the core lock; they ask the driver questions at most.
+ * two. Otherwise each begin and each end takes the core lock once. Functions without another word may be
+ * called by any thread, in callbacks too, outside of the core lock; they ask the driver questions at most.
  */
 #ifndef RP_AGENT_ORDERING_H
 #define RP_AGENT_ORDERING_H
@@ -52,7 +52,7 @@ uint64_t rp_ordering_work_begin(const struct rp_cuda_work *work);
 void rp_ordering_work_end(const struct rp_cuda_work *work, uint64_t begun, bool succeeded);
 /** Under the core lock, after success and before rp_ordering_work_end (in callbacks: from launch_done and
  * op_done of the sink): the token of the work that this thread has begun on the site's stream. Without such
- * work the site is told as an access of this moment: of a transfer that NCCL has launched. */
+ * work the site is told as an access that was launched some time ago: of a transfer, by NCCL. */
 rp_order_token rp_ordering_access(const struct rp_order_site *site);
 
 /* ---- calls that order ---- */
@@ -66,6 +66,9 @@ struct rp_ordering_call {
 };
 void rp_ordering_begin(struct rp_ordering_call *call);
 void rp_ordering_end(struct rp_ordering_call *call, bool succeeded);
+
+/** Before a context is destroyed, 0: the current one. */
+void rp_ordering_context_ends(uint64_t context);
 
 /** For the sink: the same for callbacks. */
 uint64_t rp_ordering_seen_begin(const struct rp_cuda_order *call);

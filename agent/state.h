@@ -35,13 +35,7 @@ void rp_state_watch_fork(void);
 bool rp_state_is_own_process(void);
 
 /** Kinds of interposed calls that can be in a thread's call stack. */
-enum rp_call_kind {
-  RP_CALL_NCCL = 0,
-  RP_CALL_ALLOC = 1,
-  RP_CALL_WORK = 2,
-  RP_CALL_ORDER = 3,
-  RP_CALL_KINDS = 4
-};
+enum rp_call_kind { RP_CALL_NCCL = 0, RP_CALL_ALLOC = 1, RP_CALL_WORK = 2, RP_CALL_KINDS = 3 };
 
 /** Counters of one thread; written by it alone, read by the report. Kept after the thread ends, then reused.
  */
@@ -67,7 +61,8 @@ struct rp_thread {
   uint8_t order_wanted; /**< the next work's token will be asked for */
   uint8_t
       order_learned; /**< the thread has waited for something since it last told work on a legacy stream */
-  uint64_t group;    /**< number of the open NCCL group, unique in the process; 0 = none */
+  uint64_t work_seq, work_time_ns;    /**< of the first event of the work that this thread told last */
+  uint64_t group;                     /**< number of the open NCCL group, unique in the process; 0 = none */
   struct rp_enforce_group *transfers; /**< of the open group, posted and not launched; see agent/enforce.h */
   uint32_t tid;
   uint32_t in_flight;   /**< calls that a guard was asked about and that are not made yet */

@@ -8,6 +8,13 @@
 
 _Static_assert(sizeof(struct rp_abi_dim3) == sizeof(dim3), "dim3");
 _Static_assert(offsetof(struct rp_abi_dim3, z) == offsetof(dim3, z), "dim3");
+_Static_assert(sizeof(struct rp_abi_ipc_event) == sizeof(cudaIpcEventHandle_t) &&
+                   sizeof(struct rp_abi_ipc_event) == sizeof(CUipcEventHandle),
+               "IPC event handles");
+_Static_assert(CU_EVENT_RECORD_EXTERNAL == 1 && cudaEventRecordExternal == 1 && CU_EVENT_WAIT_EXTERNAL == 1 &&
+                   cudaEventWaitExternal == 1 && CU_STREAM_NON_BLOCKING == 1 && cudaStreamNonBlocking == 1,
+               "flags");
+_Static_assert(sizeof(enum cudaStreamCaptureMode) == sizeof(int), "enums are int");
 _Static_assert(sizeof(struct rp_abi_unique_id) == sizeof(ncclUniqueId), "ncclUniqueId");
 _Static_assert(_Alignof(struct rp_abi_unique_id) == _Alignof(ncclUniqueId), "ncclUniqueId");
 _Static_assert(sizeof(struct rp_abi_pointer) >= sizeof(struct cudaPointerAttributes),

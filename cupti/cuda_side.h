@@ -37,6 +37,7 @@ struct rp_cuda_op {
 
 /** Calls that order work, or end what others are named by. */
 enum rp_cuda_order_kind {
+  RP_CUDA_ORDER_NOTHING = 0,
   RP_CUDA_RECORD = 1,      /**< stream, object: event */
   RP_CUDA_RECORD_CONTEXT,  /**< object: event; all work of a context */
   RP_CUDA_WAIT,            /**< stream, object: event */

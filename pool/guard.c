@@ -398,7 +398,10 @@ void rp_guard_interrupt(struct rp_guard *guard, const struct rp_pool_site *site)
   for (uint32_t id = 0; id < guard->buffer_count; id++)
     guard->buffers[id].broken |= guard->buffers[id].receives != 0;
   guard->stable = 0;
-  if (info.bound || info.unbound) rp_pool_interrupt(guard->pool, &at); /* else nothing is shared */
+  if (!info.bound && !info.unbound) return; /* nothing is shared */
+  rp_pool_interrupt(guard->pool, &at);
+  rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_STEP_INTERRUPTED),
+                     rp_pool_reason_text(RP_POOL_STEP_INTERRUPTED));
 }
 
 void rp_guard_request_fallback(struct rp_guard *guard, enum rp_pool_reason reason) {

@@ -195,7 +195,8 @@ void rp_guard_pending_drain(struct rp_guard *guard) {
   if (!guard->pending_overflow) return;
   guard->pending_overflow = false;
   for (uint32_t id = 0; id < guard->buffer_count; id++)
-    if (guard->buffers[id].in_use) rp__guard_frontier_unknown(guard, &guard->buffers[id]);
+    if (guard->buffers[id].in_use && guard->buffers[id].receives)
+      rp__guard_frontier_unknown(guard, &guard->buffers[id]);
 }
 
 /* ---- addresses that get out of our sight ---- */

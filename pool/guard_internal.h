@@ -65,7 +65,7 @@ struct rp__guard_buffer {
   uint64_t serial;                   /**< of the last change of the frontier */
   struct rp_order_frontier frontier; /**< accesses of this lifetime, the receive among them */
   struct rp_pool_site received;      /**< the last receive */
-  struct rp__access_set now, before; /**< of this lifetime, of the one before */
+  struct rp__access_set now;         /**< of this lifetime */
   struct rp__access_set learned;     /**< needed for release */
   uint32_t lifetimes;                /**< that `learned` comes from */
   uint32_t item, needed;             /**< plan: item of the list or RP_POOL_NONE; accesses it counts or 0 */

@@ -267,7 +267,6 @@ void rp__guard_plan_release(struct rp_guard *guard, uint32_t id, const struct rp
   const struct rp__guard_buffer *tenant = &guard->buffers[tenant_id];
   if (tenant->lifetimes || tenant->broken) return; /* what it did before is better evidence */
   if (target->item != RP_POOL_NONE && !ended_before(guard, tenant, target->item)) return;
-  if (target->item == RP_POOL_NONE && !class->ring) return;
   uint32_t needed = tenant->item == RP_POOL_NONE ? class->needed : guard->plan.items[tenant->item].accesses;
   if (read_enough(tenant, needed)) (void)rp_pool_release(guard->pool, tenant_id);
 }

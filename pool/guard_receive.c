@@ -72,16 +72,25 @@ static rp_status decide(struct rp_guard *guard, const struct rp_guard_receive *r
   return status;
 }
 
-/* Tests: the receive takes the slot whatever is in it, and what that was is counted as it happened. */
+/* Tests: the receive takes the slot whatever is in it, and what that was is counted as it happened. A slot of
+ * the wrong size is still that of the buffer. */
 static rp_status decide_unguarded(struct rp_guard *guard, const struct rp_guard_receive *receive,
                                   struct rp_pool_post *post, struct rp_guard_action *action) {
   rp_status status = decide(guard, receive, post, action);
   struct rp_pool_conflict conflict = action->decision.conflict;
-  bool reuse = conflict.kind == RP_POOL_EARLY_REUSE || conflict.kind == RP_POOL_UNORDERED_REUSE;
-  if (status || !reuse) return status;
-  (void)rp_pool_release(guard->pool, conflict.earlier_buffer);
-  post->order = RP_POOL_ORDER_YES;
-  status = rp_pool_receive_decide(guard->pool, post, &action->decision);
+  struct rp_pool_post fitting = *post;
+  uint32_t tenant = conflict.earlier_buffer;
+  if (status || conflict.kind == RP_POOL_NO_CONFLICT) return status;
+  if (conflict.kind == RP_POOL_SIZE_MISMATCH) {
+    struct rp_pool_buffer_info info = rp__guard_info(guard, post->buffer);
+    if (info.binding != RP_POOL_BOUND) return RP_OK;
+    (void)rp_pool_slot(guard->pool, info.class_id, info.slot, &tenant, NULL);
+    fitting.address = info.address;
+    fitting.bytes = guard->buffers[post->buffer].receive_bytes;
+  }
+  (void)rp_pool_release(guard->pool, tenant);
+  fitting.order = RP_POOL_ORDER_YES;
+  status = rp_pool_receive_decide(guard->pool, &fitting, &action->decision);
   action->wait_count = 0;
   conflict.prevented = false;
   action->decision.conflict = conflict;
@@ -212,8 +221,12 @@ rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_
 }
 
 void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive) {
+  rp_guard_receive_ordered(guard, receive, rp_order_access(guard->order, &receive->site));
+}
+
+void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,
+                              rp_order_token token) {
   uint32_t id;
-  rp_order_token token = rp_order_access(guard->order, &receive->site);
   if (rp_pool_find(guard->pool, receive->address, &id)) return;
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   if (!buffer->receives) return;

@@ -244,6 +244,9 @@ rp_order_token rp_order_end_access(struct rp_order *order, rp_order_call call);
 /** Work succeeded that is a copy of the synchronous family. Its token if `access`, else unknown. */
 rp_order_token rp_order_end_copy(struct rp_order *order, rp_order_call call, enum rp_order_copy kind,
                                  bool access);
+/** An access that was launched some time ago, by a call whose begin was not told: what it came after is not
+ * known. */
+rp_order_token rp_order_access_past(struct rp_order *order, const struct rp_order_site *site);
 /** It failed: nothing happened. */
 void rp_order_cancel(struct rp_order *order, rp_order_call call);
 /** Have accesses been told? While not, nothing can be ordered. */

@@ -248,6 +248,15 @@ rp_order_token rp_order_access(struct rp_order *order, const struct rp_order_sit
   return rp_order_call_end(order, begin_serial(order, RP_ORDER_WORK, site, 0), true);
 }
 
+rp_order_token rp_order_access_past(struct rp_order *order, const struct rp_order_site *site) {
+  struct rp_order_site ordinary = *site;
+  ordinary.flags &= ~RP_ORDER_PROGRAMMATIC;
+  struct rp_order_pending *call = begin_serial(order, RP_ORDER_WORK, &ordinary, 0);
+  rp_order_clock_clear(order, call->clock);
+  call->seen_thread = call->seen_legacy = call->seen_blocking = 0;
+  return rp_order_call_end(order, call, true);
+}
+
 void rp_order_work(struct rp_order *order, const struct rp_order_site *site) {
   (void)rp_order_call_end(order, begin_serial(order, RP_ORDER_WORK, site, 0), false);
 }

@@ -39,7 +39,7 @@ bool rp_order_before(const struct rp_order *order, rp_order_token token, const s
 }
 
 bool rp_order_complete(const struct rp_order *order, rp_order_token token) {
-  if (rp_order_stale(order, token)) return false;
+  if (order->counts.lost || rp_order_stale(order, token)) return false;
   const uint32_t component = rp_order_token_component(token);
   if (order->component[component].stream == RP_ORDER_STREAM_UNKNOWN) return true; /* a thread's own */
   /* Clocks of threads that are gone count too: what they knew stays true while the component has its owner.
@@ -159,7 +159,7 @@ size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontie
 
 struct rp_order_gap rp_order_owner(const struct rp_order *order, rp_order_token token) {
   struct rp_order_gap gap = {.fix = RP_ORDER_FIX_NONE, .token = token};
-  if (rp_order_stale(order, token)) return gap;
+  if (order->counts.lost || rp_order_stale(order, token)) return gap;
   const struct rp_order_component *component = &order->component[rp_order_token_component(token)];
   gap.context = component->context;
   gap.stream = component->stream;

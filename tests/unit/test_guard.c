@@ -150,6 +150,44 @@ static void evaluation_after_activation(void **state) {
   }
 }
 
+/* What evaluations taught is not believed: a schedule that reads late comes after them. */
+static void evaluations_teach_nothing(void **state) {
+  (void)state;
+  struct guard_program train = guard_program_1f1b(8, 3), gpipe = guard_program_1f1b(8, 8);
+  struct guard_program evaluate = guard_program_evaluation(3);
+  struct guard_fixture f = guard_start(&trained, NULL);
+  guard_program_alloc(&f, &train);
+  guard_program_label(&f, &train);
+  for (int step = 0; step < 4; step++)
+    guard_program_run(&f, &train);
+  for (int step = 0; step < 5; step++)
+    guard_program_run(&f, &evaluate);
+  guard_program_run(&f, &gpipe);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  guard_end(&f);
+}
+
+/* The same receives and as many reads, but sometimes more at once, or others at once. */
+static void overlaps_that_change(void **state) {
+  (void)state;
+  /* Receives are upper case, reads lower case. */
+  static const char *const steps[][2] = {{"AaBbCc", "ABabCc"}, {"ABbCac", "ABabCc"}};
+  for (size_t c = 0; c < 2; c++) {
+    struct guard_fixture f = guard_start(&(struct rp_guard_options){0}, NULL);
+    guard_alloc(&f, 0, 3);
+    for (size_t i = 0; i < 3; i++)
+      guard_channel(&f, i, 1, 1, (uint32_t)i);
+    for (int step = 0; step < 7; step++)
+      for (const char *at = steps[c][step % 2]; *at; at++) {
+        if (*at < 'a') guard_receive(&f, (size_t)(*at - 'A'), UPSTREAM, true);
+        if (*at >= 'a') guard_read(&f, (size_t)(*at - 'a'), 1);
+      }
+    expect_idle(&f, "unstable_pattern");
+    assert_int_equal(f.boundaries, 1);
+    guard_end(&f);
+  }
+}
+
 static void schedule_changes_in_the_middle(void **state) {
   (void)state;
   struct guard_program train = guard_program_1f1b(8, 3), gpipe = guard_program_1f1b(8, 8);
@@ -244,6 +282,57 @@ static void boundaries_name_the_streams(void **state) {
   assert_int_equal(rp_guard_receive_prepare(f.guard, &receive, &action), RP_OK);
   assert_true(action.boundary);
   assert_int_equal(action.idle_count, 0);
+  guard_end(&f);
+}
+
+/* What became unknown after the device was asked for is not known to be done. */
+static void unknown_work_needs_the_context(void **state) {
+  (void)state;
+  struct guard_program train = guard_program_1f1b(4, 1);
+  struct guard_fixture f = guard_start(&trained, NULL);
+  struct rp_guard_access unknown = {.function = 22, .site = {.thread = THREAD}};
+  struct rp_guard_action action, later;
+  guard_program_alloc(&f, &train);
+  guard_program_label(&f, &train);
+  guard_program_run(&f, &train);
+  guard_program_run(&f, &train);
+  unknown.address = f.address[2];
+  struct rp_guard_receive receive = {
+      .address = f.address[0], .bytes = BYTES, .comm = 50, .site = {CONTEXT, COMM, THREAD, 0}};
+  rp_order_sync_context(f.order, THREAD, CONTEXT);
+  assert_int_equal(rp_guard_receive_prepare(f.guard, &receive, &action), RP_OK);
+  rp_guard_access_seen(f.guard, &unknown, RP_ORDER_TOKEN_UNKNOWN, NULL);
+  assert_int_equal(rp_guard_receive_prepare(f.guard, &receive, &action), RP_OK);
+  assert_true(action.boundary);
+  assert_int_equal(action.idle_count, 1);
+  assert_int_equal(action.idle[0].fix, RP_ORDER_FIX_CONTEXT);
+  assert_int_equal(action.idle[0].context, CONTEXT);
+  unknown.address = f.address[3];
+  rp_guard_access_seen(f.guard, &unknown, RP_ORDER_TOKEN_UNKNOWN, NULL);
+  rp_guard_idle_reached(f.guard, &action);
+  assert_int_equal(rp_guard_receive_prepare(f.guard, &receive, &later), RP_OK);
+  assert_int_equal(later.idle_count, 1);
+  rp_guard_idle_reached(f.guard, &later);
+  assert_int_equal(rp_guard_receive_prepare(f.guard, &receive, &later), RP_OK);
+  assert_true(later.boundary);
+  assert_int_equal(later.idle_count, 0);
+  guard_end(&f);
+}
+
+/* In a process with several contexts nothing is known of work that has none: not now, then. */
+static void unknown_work_in_several_contexts(void **state) {
+  (void)state;
+  struct guard_program train = guard_program_1f1b(4, 1);
+  struct guard_fixture f = guard_start(&trained, NULL);
+  guard_program_alloc(&f, &train);
+  guard_program_label(&f, &train);
+  struct rp_guard_access unknown = {.address = f.address[2], .site = {CONTEXT + 1, 0, THREAD, 0}};
+  for (int step = 0; step < 5; step++) {
+    guard_program_run(&f, &train);
+    rp_guard_access_seen(f.guard, &unknown, RP_ORDER_TOKEN_UNKNOWN, NULL);
+  }
+  assert_int_equal(f.boundaries, 0);
+  assert_int_equal(f.device->physical_bytes, 8 * MAPPED);
   guard_end(&f);
 }
 
@@ -350,10 +439,14 @@ int main(void) {
       cmocka_unit_test(nobody_reads),
       cmocka_unit_test(alternating_steps),
       cmocka_unit_test(evaluation_after_activation),
+      cmocka_unit_test(evaluations_teach_nothing),
+      cmocka_unit_test(overlaps_that_change),
       cmocka_unit_test(schedule_changes_in_the_middle),
       cmocka_unit_test(rebuilt_stages),
       cmocka_unit_test(boundaries_can_wait),
       cmocka_unit_test(boundaries_name_the_streams),
+      cmocka_unit_test(unknown_work_needs_the_context),
+      cmocka_unit_test(unknown_work_in_several_contexts),
       cmocka_unit_test(slack_is_found),
       cmocka_unit_test(which_allocations_are_wanted),
       cmocka_unit_test(addresses_are_looked_up),

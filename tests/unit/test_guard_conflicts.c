@@ -133,6 +133,27 @@ static void what_no_wait_can_order(void **state) {
   }
 }
 
+/* An unknown access matters as long as its message does, and no longer. */
+static void unknown_accesses_are_forgotten(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(EIGHT, 2);
+  struct guard_fixture f = sharing((struct rp_guard_options){0});
+  guard_receive(&f, 0, UPSTREAM, true);
+  guard_read(&f, 0, 11);
+  guard_read(&f, 0, 12);
+  struct rp_guard_access unknown = {.address = f.address[0], .function = 22, .kind = RP_EVENT_KERNEL};
+  rp_guard_access_seen(f.guard, &unknown, RP_ORDER_TOKEN_UNKNOWN, NULL);
+  expect_none(&f);
+  guard_receive(&f, 0, UPSTREAM, true);
+  guard_read(&f, 0, 11);
+  guard_read(&f, 0, 12);
+  guard_read(&f, 0, 22);
+  guard_receive(&f, 2, UPSTREAM, true);
+  expect_none(&f);
+  guard_program_run(&f, &program);
+  guard_end(&f);
+}
+
 /* Two receives of one group never share a slot; nor does one with a send that is not launched. */
 static void open_groups(void **state) {
   (void)state;
@@ -403,6 +424,7 @@ static void interrupted_steps(void **state) {
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(report.conflict_count, 1);
   assert_false(report.pool.frozen);
+  assert_string_equal(report.idle_reason, "step_interrupted");
   rp_guard_report_fini(&report);
   guard_end(&f);
 }
@@ -571,8 +593,11 @@ static void unguarded_overwrites(void **state) {
   assert_int_equal(f.waits, waits);
   assert_int_equal(guard_try_access(&f, 6, (struct rp_guard_access){.mode = RP_POOL_WRITE}), RP_OK);
   expect(&f, RP_POOL_FOREIGN_ACCESS, false, 4, 6);
+  guard_order(&f, COMPUTE, COMM);
+  assert_int_equal(guard_try_receive(&f, 3, (struct rp_guard_receive){.bytes = MAPPED}), RP_OK);
+  expect(&f, RP_POOL_SIZE_MISMATCH, false, 3, 3);
   assert_int_equal(f.device->physical_bytes, 3 * MAPPED);
-  assert_int_equal(rp_guard_violations(f.guard), 3);
+  assert_int_equal(rp_guard_violations(f.guard), 4);
   guard_end(&f);
 }
 
@@ -660,6 +685,7 @@ int main(void) {
       cmocka_unit_test(early_reuse_grows),
       cmocka_unit_test(unordered_reuse_waits),
       cmocka_unit_test(what_no_wait_can_order),
+      cmocka_unit_test(unknown_accesses_are_forgotten),
       cmocka_unit_test(open_groups),
       cmocka_unit_test(send_in_an_open_group),
       cmocka_unit_test(late_read_of_a_tenant_opens_it_again),

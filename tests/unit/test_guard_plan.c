@@ -91,6 +91,24 @@ static void sizes_only(void **state) {
   guard_end(&f);
 }
 
+/* What the buffers did in earlier steps is believed before what the user said. */
+static void sizes_that_do_not_fit_later(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(10, 3), gpipe = guard_program_1f1b(10, 10);
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 3, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  guard_program_alloc(&f, &gpipe);
+  guard_program_run(&f, &program);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &gpipe);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.pool.prevented[RP_POOL_EARLY_REUSE], 7);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
 static void another_schedule_than_planned(void **state) {
   (void)state;
   struct guard_program planned = guard_program_1f1b(8, 2), gpipe = guard_program_1f1b(8, 8);
@@ -103,6 +121,24 @@ static void another_schedule_than_planned(void **state) {
   for (int step = 0; step < 3; step++)
     guard_program_run(&f, &planned);
   assert_int_equal(rp_guard_violations(f.guard), 0);
+  guard_end(&f);
+}
+
+/* The plan's peers are the run's in the same order, or it is another program. */
+static void peers_are_told_apart(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(8, 3), other = guard_program_1f1b(8, 1);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 0, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &other);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &other);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(report.plan_departed);
+  assert_int_equal(report.classes[0].peer, UPSTREAM);
+  assert_int_equal(report.classes[1].info.bound, 0);
+  rp_guard_report_fini(&report);
   guard_end(&f);
 }
 
@@ -205,7 +241,9 @@ int main(void) {
       cmocka_unit_test(a_plan_of_fewer_microbatches),
       cmocka_unit_test(more_in_flight_than_planned),
       cmocka_unit_test(sizes_only),
+      cmocka_unit_test(sizes_that_do_not_fit_later),
       cmocka_unit_test(another_schedule_than_planned),
+      cmocka_unit_test(peers_are_told_apart),
       cmocka_unit_test(departing_without_rings),
       cmocka_unit_test(evaluation_in_between),
       cmocka_unit_test(plans_are_checked),

@@ -36,6 +36,15 @@ static bool gather(CUdeviceptr address, struct pointer_facts *facts) {
   return found;
 }
 
+int rpsim_backing_of(uint64_t address, struct rpsim_backing *out) {
+  struct pointer_facts facts;
+  if (!gather(address, &facts) || !facts.mapped || facts.host) return -1;
+  *out = (struct rpsim_backing){.block = facts.physical.id,
+                                .begin = facts.mapping.span.base,
+                                .end = facts.mapping.span.base + facts.mapping.span.size_bytes};
+  return 0;
+}
+
 CUresult impl_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);

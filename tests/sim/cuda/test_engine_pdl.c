@@ -86,6 +86,33 @@ static void they_chain(void **state) {
   assert_cuda(impl_cuStreamDestroy_v2(stream));
 }
 
+/* The third does not begin before the second has. */
+static void they_begin_in_order(void **state) {
+  (void)state;
+  struct host_gate *other = host_gate_new();
+  struct host_gate *gates[] = {host_gate_new(), host_gate_new(), host_gate_new()};
+  CUstream stream = new_stream(CU_STREAM_NON_BLOCKING), elsewhere = new_stream(CU_STREAM_NON_BLOCKING);
+  CUevent event;
+  assert_cuda(impl_cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  assert_cuda(host_block(elsewhere, other));
+  assert_cuda(impl_cuEventRecord(event, elsewhere));
+  assert_cuda(host_block(stream, gates[0]));
+  assert_cuda(impl_cuStreamWaitEvent(stream, event, 0));
+  launch_block(stream, 1, gates[1]);
+  launch_block(stream, 1, gates[2]);
+  host_gate_await(gates[0]);
+  assert_true(stays_out(gates[2]) && !entered(gates[1]));
+  host_gate_open(other);
+  for (int i = 1; i < 3; i++)
+    host_gate_await(gates[i]);
+  for (int i = 0; i < 3; i++)
+    host_gate_open(gates[i]);
+  assert_cuda(impl_cuStreamSynchronize(stream));
+  assert_cuda(impl_cuEventDestroy_v2(event));
+  assert_cuda(impl_cuStreamDestroy_v2(stream));
+  assert_cuda(impl_cuStreamDestroy_v2(elsewhere));
+}
+
 /* Of these none overlaps: not allowed, on the legacy stream. */
 static void ordinary_launches_do_not(void **state) {
   (void)state;
@@ -218,6 +245,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       IN_CONTEXT(it_begins_while_the_one_before_runs),
       IN_CONTEXT(they_chain),
+      IN_CONTEXT(they_begin_in_order),
       IN_CONTEXT(ordinary_launches_do_not),
       IN_CONTEXT(it_keeps_to_waits_and_to_the_legacy_stream),
       IN_CONTEXT(many_waits_in_between),
