@@ -183,7 +183,7 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
 rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_receive *receive,
                                   const struct rp_guard_action *action);
 /** NCCL has launched it: after the call, or after the end of its group, has succeeded. Until then the
- * buffer's order is unknown. Tells the order (rp_order_access). */
+ * buffer's order is unknown. Tells the order (rp_order_access) if the buffer is ours. */
 void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive);
 /** The same for a caller that has told the order itself, of the call or of its group: `token` is what that
  * answered. */
