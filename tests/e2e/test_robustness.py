@@ -208,13 +208,34 @@ class RobustnessTest(support.TestCase):
     def test_nonsense_in_every_variable(self):
         nonsense = {name: "\x1bnonsense\n\udcff" for name in
                     ("RECVPOOL_MODE", "RECVPOOL_INTERVAL", "RECVPOOL_MIN_BYTES", "RECVPOOL_SLACK", "RECVPOOL_CUPTI",
-                     "RECVPOOL_VERBOSE", "RECVPOOL_COLOUR")}
+                     "RECVPOOL_VERBOSE", "RECVPOOL_PLAN_RANK", "RECVPOOL_BUFFER_BYTES", "RECVPOOL_SLOTS",
+                     "RECVPOOL_ON_VIOLATION", "RECVPOOL_STRICT", "RECVPOOL_RUN", "RECVPOOL_COLOUR")}
         warning, = self.check_same([PROGRAM, "no_nccl"], warnings=1, **nonsense)
         for name in nonsense:
             self.assertIn(name, warning)
         report, = self.read_reports()
         self.assertEqual(len([line for line in report["warnings"] if "RECVPOOL_SLACK" in line]), 1)
-        self.assertEqual(report["configuration"], {"slack_slots": 2, "min_bytes": 65536})
+        self.assertEqual(report["configuration"], {
+            "slack_slots": 2, "min_bytes": 65536, "slack_auto": False, "cupti": "always", "on_violation": "fallback",
+            "strict": False, "plan": None, "plan_rank": None, "buffer_bytes": None, "slots": None, "run": None,
+            "problem": None})
+
+    def test_contradictions_are_observed(self):
+        warning, = self.check_same([PROGRAM, "no_nccl"], warnings=1, RECVPOOL_MODE="enforce", RECVPOOL_PLAN="/plan.json",
+                                   RECVPOOL_SLOTS="3")
+        self.assertIn("RECVPOOL_PLAN and RECVPOOL_SLOTS exclude each other: the plan has the slots; the job is observed only",
+                      warning)
+        report, = self.read_reports()
+        self.assertEqual(report["mode"], "observe")
+        self.assertEqual(report["enforcement"]["refused"]["reason"], "contradiction")
+        self.assertIn("RECVPOOL_PLAN and RECVPOOL_SLOTS", report["configuration"]["problem"])
+
+    def test_a_plan_that_is_none(self):
+        warning, = self.check_same([PROGRAM, "no_nccl"], warnings=1, RECVPOOL_MODE="enforce", RECVPOOL_PLAN="/no/plan.json")
+        self.assertIn("/no/plan.json: cannot be read: No such file or directory", warning)
+        report, = self.read_reports()
+        self.assertEqual(report["enforcement"]["refused"], {
+            "reason": "plan_unusable", "text": "/no/plan.json: cannot be read: No such file or directory"})
 
     def test_nonsense_report_dir(self):
         extra = {"RECVPOOL_REPORT_DIR": "", "XDG_RUNTIME_DIR": self.folder}
