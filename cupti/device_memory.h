@@ -50,6 +50,10 @@ const char *rp_device_memory_error(void);
 
 /** Context current on the calling thread, 0 if none. Its device: rp_driver_current_device. */
 uint64_t rp_device_current_context(void);
+/** Ordinal of a context's device, -1 where it cannot be told. */
+int rp_device_of_context(uint64_t context);
+/** Whether the device's primary context is in use; a query. True where it cannot be told. */
+bool rp_device_primary_alive(int device);
 /** Makes `stream` (of the current context, or any other by its own handle) wait for the work that `before` of
  * `context` has been given so far: records an event of ours and waits. `context` 0 is the current one; it is
  * made current for the record, and a default stream means that context's. `event` gets the handle that the

@@ -130,3 +130,29 @@ uint64_t rp_device_current_context(void) {
   rp_query_end();
   return context;
 }
+
+int rp_device_of_context(uint64_t context) {
+  const struct rp__device_driver *driver = rp__device_driver();
+  struct rp__device_scope scope;
+  CUdevice device = -1;
+  bool switched = false;
+  if (!driver || !context || !driver->context_device) return -1;
+  rp__device_enter(driver, &scope);
+  if (rp__device_switch(driver, (CUcontext)(uintptr_t)context, &switched) == RP_OK) {
+    if (driver->context_device(&device) != CUDA_SUCCESS) device = -1;
+    rp__device_unswitch(driver, switched);
+  }
+  rp__device_leave(driver, &scope);
+  return device;
+}
+
+bool rp_device_primary_alive(int device) {
+  const struct rp__device_driver *driver = rp__device_driver();
+  unsigned flags;
+  int active = 1;
+  if (!driver || !driver->primary_state) return true;
+  rp_query_begin();
+  if (driver->primary_state(device, &flags, &active) != CUDA_SUCCESS) active = 1;
+  rp_query_end();
+  return active != 0;
+}
