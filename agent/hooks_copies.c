@@ -83,6 +83,10 @@ DRIVER_COPY(cuMemcpy, 0)
 DRIVER_COPY(cuMemcpyHtoD_v2, 0)
 DRIVER_COPY(cuMemcpyDtoH_v2, 0)
 DRIVER_COPY(cuMemcpyDtoD_v2, 0)
+DRIVER_COPY(cuMemcpy_ptds, 1)
+DRIVER_COPY(cuMemcpyHtoD_v2_ptds, 1)
+DRIVER_COPY(cuMemcpyDtoH_v2_ptds, 1)
+DRIVER_COPY(cuMemcpyDtoD_v2_ptds, 1)
 DRIVER_COPY_ASYNC(cuMemcpyAsync, 0)
 DRIVER_COPY_ASYNC(cuMemcpyAsync_ptsz, 1)
 DRIVER_COPY_ASYNC(cuMemcpyHtoDAsync_v2, 0)
@@ -126,6 +130,10 @@ const struct rp_hook rp_hooks_copies[] = {
     RP_HOOK_ENTRY(cuMemcpyHtoD_v2),
     RP_HOOK_ENTRY(cuMemcpyDtoH_v2),
     RP_HOOK_ENTRY(cuMemcpyDtoD_v2),
+    RP_HOOK_ENTRY(cuMemcpy_ptds),
+    RP_HOOK_ENTRY(cuMemcpyHtoD_v2_ptds),
+    RP_HOOK_ENTRY(cuMemcpyDtoH_v2_ptds),
+    RP_HOOK_ENTRY(cuMemcpyDtoD_v2_ptds),
     RP_HOOK_ENTRY(cuMemcpyAsync),
     RP_HOOK_ENTRY(cuMemcpyAsync_ptsz),
     RP_HOOK_ENTRY(cuMemcpyHtoDAsync_v2),
