@@ -27,29 +27,8 @@ static int print_help(void) {
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
-static json_t *totals_json(const struct rp_read_set *set, size_t job) {
-  return json_pack("{s:I, s:I, s:I}", "held_bytes", (json_int_t)rp_report_total(set, job, "held_bytes"),
-                   "needed_bytes", (json_int_t)rp_report_total(set, job, "needed_bytes"), "would_save_bytes",
-                   (json_int_t)rp_report_total(set, job, "would_save_bytes"));
-}
-
-static json_t *job_json(const struct rp_read_set *set, size_t job) {
-  char conclusion[512];
-  rp_report_conclude(set, job, conclusion, sizeof conclusion);
-  json_t *processes = json_array();
-  for (size_t i = 0; i < set->count; i++)
-    if (set->reports[i].job == job) json_array_append(processes, set->reports[i].json);
-  return json_pack("{s:o, s:o, s:s}", "processes", processes, "totals", totals_json(set, job), "conclusion",
-                   conclusion);
-}
-
 static int print_json(const struct rp_read_set *set) {
-  json_t *jobs = json_array();
-  for (size_t job = 0; job < set->job_count; job++)
-    json_array_append_new(jobs, job_json(set, job));
-  json_t *root = json_pack("{s:s, s:s, s:o, s:O, s:o}", "schema", "recvpool.job", "schema_version",
-                           RP_REPORT_SCHEMA_VERSION, "jobs", jobs, "skipped", set->skipped, "totals",
-                           totals_json(set, SIZE_MAX));
+  json_t *root = rp_report_jobs_json(set);
   int failed = !root || json_dumpf(root, stdout, JSON_INDENT(1)) != 0 || putchar('\n') == EOF;
   json_decref(root);
   return failed ? RP_EXIT_FAILURE : 0;

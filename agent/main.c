@@ -15,6 +15,9 @@ static const struct {
 } subcommands[] = {
     {"run", rp_cmd_run, "run a training command with the agent attached"},
     {"report", rp_cmd_report, "show what the reports of a job say"},
+#ifdef RECVPOOL_HAVE_SERVE
+    {"serve", rp_cmd_serve, "show reports in a browser, and as metrics for Prometheus"},
+#endif
 #ifdef RECVPOOL_HAVE_PLAN
     {"plan", rp_cmd_plan, "plan pools from a schedule, without running anything"},
 #endif
