@@ -27,6 +27,9 @@ int rp_cmd_disable(int argc, char **argv);
 /** Plans pools from a schedule on paper. */
 int rp_cmd_plan(int argc, char **argv);
 
+/** Serves reports over HTTP: page, API and metrics. */
+int rp_cmd_serve(int argc, char **argv);
+
 /** Prints "recvpool SUBCOMMAND: message" on stderr, as one line. */
 void rp_cmd_error(const char *subcommand, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** Replaces what a terminal would obey (control characters of ASCII and, as UTF-8, of Latin-1) by '?', in
@@ -69,6 +72,8 @@ void rp_read_fini(struct rp_read_set *set);
 void rp_report_print(const struct rp_read_set *set, FILE *out);
 /** Writes the one-sentence conclusion over `reports` (only those of `job` unless it is SIZE_MAX). */
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size);
+/** The set as one document (dashboards/schema/job.schema.json); NULL without memory, else owned by the caller. */
+json_t *rp_report_jobs_json(const struct rp_read_set *set);
 /** Sum of `key` over the totals of the reports of `job` (all if SIZE_MAX). */
 uint64_t rp_report_total(const struct rp_read_set *set, size_t job, const char *key);
 
