@@ -43,13 +43,17 @@ static json_t *job_json(const struct rp_read_set *set, size_t job) {
                    conclusion);
 }
 
-static int print_json(const struct rp_read_set *set) {
+json_t *rp_report_document(const struct rp_read_set *set) {
   json_t *jobs = json_array();
   for (size_t job = 0; job < set->job_count; job++)
     json_array_append_new(jobs, job_json(set, job));
-  json_t *root = json_pack("{s:s, s:s, s:o, s:O, s:o}", "schema", "recvpool.job", "schema_version",
-                           RP_REPORT_SCHEMA_VERSION, "jobs", jobs, "skipped", set->skipped, "totals",
-                           totals_json(set, SIZE_MAX));
+  return json_pack("{s:s, s:s, s:o, s:O, s:o}", "schema", "recvpool.job", "schema_version",
+                   RP_REPORT_SCHEMA_VERSION, "jobs", jobs, "skipped", set->skipped, "totals",
+                   totals_json(set, SIZE_MAX));
+}
+
+static int print_json(const struct rp_read_set *set) {
+  json_t *root = rp_report_document(set);
   int failed = !root || json_dumpf(root, stdout, JSON_INDENT(1)) != 0 || putchar('\n') == EOF;
   json_decref(root);
   return failed ? RP_EXIT_FAILURE : 0;
