@@ -67,6 +67,7 @@ static rp_status open_all(struct rp_observer *observer, char *message, size_t me
   observer->looked_ns = rp__observer_now_ns();
   (void)rp__observer_scan(observer, observer->looked_ns);
   probe_own_loader(observer);
+  observer->programs->bss->active = 1;
   return RP_OK;
 }
 
@@ -113,13 +114,11 @@ bool rp_observer_poll(struct rp_observer *observer, int timeout_ms) {
 void rp_observer_stop(struct rp_observer *observer) {
   if (observer->stopped) return;
   observer->stopped = true;
+  if (observer->ring) observer->programs->bss->active = 0;
   for (size_t i = 0; i < observer->libraries.count; i++)
     rp_links_detach(&observer->libraries.files[i].links);
   rp__observer_unfollow(observer);
   if (observer->ring) (void)ring_buffer__consume(observer->ring);
-  uint64_t now_ns = rp__observer_now_ns();
-  for (size_t i = 0; i < observer->count; i++)
-    rp__observer_end(observer, &observer->observed[i], now_ns, NULL);
 }
 
 void rp_observer_close(struct rp_observer *observer) {

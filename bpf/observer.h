@@ -63,7 +63,8 @@ rp_status rp_observer_open(const struct rp_observer_options *options, struct rp_
  * processes and libraries that came or went. Returns false once no process is left to observe and none can
  * come (only where processes were named by id). */
 bool rp_observer_poll(struct rp_observer *observer, int timeout_ms);
-/** Detaches everything, takes what is left in the buffer, and finishes all targets. Idempotent. */
+/** Detaches everything and takes what is left in the buffer. Targets whose process goes on stay unfinished:
+ * what is open there is not over. Idempotent. */
 void rp_observer_stop(struct rp_observer *observer);
 /** Stops and frees; NULL is allowed. */
 void rp_observer_close(struct rp_observer *observer);

@@ -57,6 +57,9 @@ const volatile bool calls = false;            /* a record of every call */
 const volatile bool follow_name = false;      /* a process is observed while its name is the one below */
 const volatile char name[16];
 
+/* Probes come and go one library after the other; what is seen begins and ends at one moment. */
+volatile uint32_t active = 0;
+
 /* ---- state ---- */
 
 /* A call in flight. */
@@ -70,7 +73,8 @@ struct frame {
 struct thread {
   struct frame memory, nccl;
   uint64_t last_ip, last_sp, last_library;
-  uint64_t launch_params;      /* of a runtime launch whose driver launch is still to come */
+  uint64_t launch_params; /* of a runtime launch whose driver launch is still to come */
+  uint64_t launch_sp, launch_array;
   uint64_t copy_to, copy_from; /* the same of a copy */
   uint32_t group_depth;
   uint32_t hits;                         /* words of a launch that may be in a receive buffer */
@@ -267,6 +271,7 @@ static __noinline int take_in(uint32_t tgid, uint32_t what, uint32_t parent) {
 /* State of the current process if it is one of those observed. */
 static __always_inline struct rp_probe_process *current_process(void) {
   uint32_t tgid = (uint32_t)(bpf_get_current_pid_tgid() >> 32);
+  if (!active) return NULL_POINTER;
   struct rp_probe_process *process = bpf_map_lookup_elem(&processes, &tgid);
   if (mode == MODE_LISTED) return process;
   if (tgid == own_tgid || (mode == MODE_CGROUP && !in_cgroup())) return NULL_POINTER;
@@ -540,7 +545,15 @@ static __always_inline void look_at(struct thread *thread, const struct rp_probe
   thread->launch.count = count + 1;
 }
 
-/* How many bytes a parameter can have at most: up to where the next one lies. */
+/* Nothing tells how large a parameter is. The code that the compiler makes for a launch keeps the parameters,
+ * structs too, on the stack: there one reaches at most to where the next one, or the array, begins. Elsewhere
+ * it is taken for a word, unless it is the only one. */
+#define STACK_REACH (64u << 10)
+
+static __always_inline bool is_on_stack(const struct thread *thread, uint64_t at) {
+  return at - thread->launch_sp < STACK_REACH;
+}
+
 static __always_inline uint64_t room_until(uint64_t at, uint64_t other, uint64_t room) {
   return other > at && other - at < room ? other - at : room;
 }
@@ -550,6 +563,8 @@ __noinline int rp_look_at_parameter(struct thread *thread, struct rp_probe_proce
   uint64_t at = thread->pointer[index], room = sizeof thread->buffer;
   if (index + 1 < RP_PROBE_PARAMETERS) room = room_until(at, thread->pointer[index + 1], room);
   if (index > 0 && index <= RP_PROBE_PARAMETERS) room = room_until(at, thread->pointer[index - 1], room);
+  room = room_until(at, thread->launch_array, room);
+  if (!is_on_stack(thread, at) && (index > 0 || thread->pointer[1] >= USER_LOW)) room = 8;
   if (bpf_probe_read_user(thread->buffer, sizeof thread->buffer, (const void *)at)) {
     room = 8;
     if (bpf_probe_read_user(thread->buffer, 8, (const void *)at)) return 0;
@@ -561,8 +576,8 @@ __noinline int rp_look_at_parameter(struct thread *thread, struct rp_probe_proce
   return 1;
 }
 
-/* Nothing tells how many parameters a kernel has: they are followed up to the first that cannot be a pointer.
- */
+/* Nothing tells how many parameters a kernel has: they are followed up to the first that cannot be a pointer,
+ * and no further than to where a parameter lies behind the array. */
 static __always_inline uint32_t look_at_parameters(struct thread *thread, struct rp_probe_process *process,
                                                    uint64_t params) {
   thread->hits = 0;
@@ -570,9 +585,11 @@ static __always_inline uint32_t look_at_parameters(struct thread *thread, struct
   if (bpf_probe_read_user(thread->pointer, sizeof thread->pointer, (const void *)params) &&
       bpf_probe_read_user(thread->pointer, sizeof thread->pointer / 4, (const void *)params))
     return 0;
+  uint64_t end = params + sizeof thread->pointer;
   for (uint32_t i = 0; i < RP_PROBE_PARAMETERS; i++) {
     uint64_t at = thread->pointer[i];
-    if (at < USER_LOW || at >= USER_HIGH) break;
+    if (at < USER_LOW || at >= USER_HIGH || params + 8 * i >= end) break;
+    if (at > params && at < end) end = at;
     if (!rp_look_at_parameter(thread, process, i)) break;
   }
   return thread->hits;
@@ -600,6 +617,8 @@ static __noinline int enter_launch(struct call *call) {
   add(&process->operations, 1);
   if (!process->recv_high || !params) return 0;
   thread->launch.count = thread->launch.lost = 0;
+  thread->launch_sp = PT_REGS_SP(call->regs);
+  thread->launch_array = params;
   if (!look_at_parameters(thread, process, params)) return 0;
   struct rp_probe_record *record = &thread->launch.head;
   __builtin_memset(record, 0, sizeof *record);

@@ -204,6 +204,30 @@ static void count_transfer(struct rp_target *target, const struct rp_event *even
   *(send ? &target->sent_bytes : &target->received_bytes) += event->bytes;
 }
 
+/* Attaching makes a pause of its own. */
+#define SETTLING_NS 200000000u
+
+/* Whoever joins in the middle of a step cannot tell from one call to the next where steps begin, and so not
+ * which peer comes before and which after: the first call of a step tells. Between two steps the optimizer
+ * runs and no transfer is posted; observation begins anew after the longest pause, until two steps have gone
+ * by without a longer one. */
+static void look_for_step(struct rp_target *target, const struct rp_event *event) {
+  uint64_t pause_ns = target->last_call_ns ? event->time_ns - target->last_call_ns : 0;
+  struct rp_snapshot snapshot;
+  target->last_call_ns = event->time_ns;
+  if (pause_ns <= target->longest_pause_ns || event->time_ns < target->started_ns + SETTLING_NS) return;
+  if (rp_tracker_snapshot(target->tracker, &snapshot) != RP_OK) return;
+  if (snapshot.steps_complete < 2) {
+    target->longest_pause_ns = pause_ns;
+    rp_tracker_restart(target->tracker);
+  }
+  rp_snapshot_fini(&snapshot);
+}
+
+static bool is_transfer_call(const struct rp_event *event) {
+  return event->kind >= RP_EVENT_RECV && event->kind <= RP_EVENT_GROUP_END;
+}
+
 static void take_event(struct rp_target *target, const struct rp_probe_record *record) {
   struct rp_event event = {0};
   memcpy(&event, &record->event, offsetof(struct rp_event, companion)); /* all that a short record has */
@@ -223,6 +247,9 @@ static void take_event(struct rp_target *target, const struct rp_probe_record *r
     meet_comm(target, event.comm);
     break;
   }
+  bool copies = event.kind >= RP_EVENT_COPY_READ && event.kind <= RP_EVENT_MEMSET;
+  if (copies && !rp_address_map_overlap(&target->ranges, event.address, event.address + event.bytes)) return;
+  if (target->joined_late && is_transfer_call(&event)) look_for_step(target, &event);
   hand_over(target, &event);
   if (event.kind == RP_EVENT_RECV || event.kind == RP_EVENT_SEND) count_transfer(target, &event);
 }

@@ -47,9 +47,11 @@ struct rp_target {
   uint64_t words_lost;
   uint32_t library[RP_TARGET_LIBRARIES]; /**< indices, see libraries.h */
   size_t library_count;
-  bool launches;      /**< launches are observed */
-  bool out_of_memory; /**< something had to be left out */
-  void *user;         /**< the owner's */
+  bool launches;                           /**< launches are observed */
+  bool joined_late;                        /**< set by the owner: the process ran before it was observed */
+  uint64_t last_call_ns, longest_pause_ns; /**< between NCCL's calls: the longest lies between two steps */
+  bool out_of_memory;                      /**< something had to be left out */
+  void *user;                              /**< the owner's */
 };
 
 /** New target, NULL without memory. `options` are the tracker's. */
