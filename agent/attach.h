@@ -50,6 +50,9 @@ json_t *rp_attach_report(const struct rp_observer *observer, const struct rp_tar
 /** The reports of all targets that have anything to say, as a set (release with rp_read_fini). */
 rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_attach_arguments *arguments,
                             struct rp_read_set *set);
+/** Writes a report for each of them into the folder of --report-dir, atomically. RP_ERROR_IO with errno set.
+ */
+rp_status rp_attach_write(const struct rp_observer *observer, const struct rp_attach_arguments *arguments);
 /** What the observer did, for the JSON document; NULL without memory. */
 json_t *rp_attach_observer_json(const struct rp_observer *observer);
 

@@ -226,6 +226,12 @@ static double now_seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+static int write_files(const struct rp_observer *observer, const struct rp_attach_arguments *a) {
+  if (!a->report_dir[0] || rp_attach_write(observer, a) == RP_OK) return 0;
+  rp_cmd_error("attach", "the reports cannot be written to %s: %s", a->report_dir, strerror(errno));
+  return RP_EXIT_FAILURE;
+}
+
 static void observe(struct rp_observer *observer, const struct rp_attach_arguments *a) {
   bool terminal = isatty(STDOUT_FILENO);
   double interval = a->interval_seconds > 0 ? a->interval_seconds
@@ -237,6 +243,7 @@ static void observe(struct rp_observer *observer, const struct rp_attach_argumen
     double now = now_seconds();
     if (!more || (a->duration_seconds > 0 && now - begin >= a->duration_seconds)) break;
     if (now - shown < interval) continue;
+    (void)write_files(observer, a);
     if (!a->json && !a->observer.calls) rp_attach_show(observer, a, terminal, now - begin);
     shown = now;
   }
@@ -268,12 +275,6 @@ static void announce(const struct rp_observer *observer) {
                targets == 1 ? "" : "es", rp_observer_probes(observer), libraries->probed);
 }
 
-static int write_files(const struct rp_read_set *set, const char *dir) {
-  (void)set;
-  (void)dir;
-  return 0;
-}
-
 static int print_json(const struct rp_observer *observer, struct rp_read_set *set) {
   if (!set->skipped) set->skipped = json_array();
   json_t *root = rp_report_document(set), *own = rp_attach_observer_json(observer);
@@ -290,7 +291,7 @@ static int report(struct rp_observer *observer, const struct rp_attach_arguments
     rp_cmd_error("attach", "%s", rp_status_text(collected));
     return RP_EXIT_FAILURE;
   }
-  int status = a->report_dir[0] ? write_files(&set, a->report_dir) : 0;
+  int status = write_files(observer, a);
   if (a->json)
     status |= print_json(observer, &set);
   else if (set.count)

@@ -94,50 +94,68 @@ static struct rp_comm_info *list_comms(const struct rp_target *target) {
   return comms;
 }
 
-static json_t *make_report(const struct rp_observer *observer, const struct rp_target *target,
-                           const struct rp_attach_arguments *arguments, struct rp_report *report) {
+/* Everything but the snapshot. */
+static void fill(struct rp_report *report, const struct rp_observer *observer, const struct rp_target *target,
+                 const struct rp_attach_arguments *arguments, struct warnings *warnings) {
   const struct rp_attach_process *process = target->user;
+  uint64_t lost = rp_observer_lost(observer, target);
+  collect_warnings(warnings, observer, target, lost);
+  report->mode = "observe";
+  report->state = target->ended_ns ? "finished" : "running";
+  report->passive_reason = "";
+  report->process = process->info;
+  rp_attach_versions(rp_observer_libraries(observer), target, &report->versions);
+  fill_evidence(report, target);
+  report->slack = arguments->observer.slack;
+  report->min_bytes = arguments->observer.min_bytes;
+  report->cost.events_lost = lost;
+  report->cost.callbacks = target->sequence;
+  report->cost.callback_hits = target->launches_seen;
+  report->cost.agent_bytes = report->snapshot.tracker_bytes;
+  report->warnings = warnings->list;
+  report->warning_count = warnings->count;
+  report->written_monotonic_ns = now_ns();
+  report->written_unix_seconds = wall_clock();
+}
+
+/* Makes the report of a target and hands it to `use`. */
+static rp_status with_report(const struct rp_observer *observer, const struct rp_target *target,
+                             const struct rp_attach_arguments *arguments,
+                             rp_status (*use)(const struct rp_report *report, void *context), void *context) {
+  struct rp_report *report = calloc(1, sizeof *report);
   struct warnings *warnings = calloc(1, sizeof *warnings);
   struct rp_comm_info *comms = list_comms(target);
-  uint64_t lost = rp_observer_lost(observer, target);
-  json_t *json = NULL;
-  if (warnings && comms && process) {
-    collect_warnings(warnings, observer, target, lost);
-    report->mode = "observe";
-    report->state = target->ended_ns ? "finished" : "running";
-    report->passive_reason = "";
-    report->process = process->info;
-    rp_attach_versions(rp_observer_libraries(observer), target, &report->versions);
-    fill_evidence(report, target);
+  rp_status status = report && warnings && comms && target->user ? RP_OK : RP_ERROR_NO_MEMORY;
+  if (status == RP_OK) status = rp_tracker_snapshot(target->tracker, &report->snapshot);
+  if (status == RP_OK) {
+    fill(report, observer, target, arguments, warnings);
     report->comms = comms;
     report->comm_count = target->comm_count;
-    report->slack = arguments->observer.slack;
-    report->min_bytes = arguments->observer.min_bytes;
-    report->cost.events_lost = lost;
-    report->cost.callbacks = target->sequence;
-    report->cost.callback_hits = target->launches_seen;
-    report->cost.agent_bytes = report->snapshot.tracker_bytes;
-    report->warnings = warnings->list;
-    report->warning_count = warnings->count;
-    report->written_monotonic_ns = now_ns();
-    report->written_unix_seconds = wall_clock();
-    json = rp_report_to_json(report);
+    status = use(report, context);
+    rp_snapshot_fini(&report->snapshot);
   }
+  free(report);
   free(warnings);
   free(comms);
-  return json;
+  return status;
+}
+
+static rp_status to_json(const struct rp_report *report, void *context) {
+  json_t **out = context;
+  *out = rp_report_to_json(report);
+  return *out ? RP_OK : RP_ERROR_NO_MEMORY;
 }
 
 json_t *rp_attach_report(const struct rp_observer *observer, const struct rp_target *target,
                          const struct rp_attach_arguments *arguments) {
-  struct rp_report *report = calloc(1, sizeof *report);
   json_t *json = NULL;
-  if (report && rp_tracker_snapshot(target->tracker, &report->snapshot) == RP_OK) {
-    json = make_report(observer, target, arguments, report);
-    rp_snapshot_fini(&report->snapshot);
-  }
-  free(report);
-  return json;
+  return with_report(observer, target, arguments, to_json, &json) == RP_OK ? json : NULL;
+}
+
+static rp_status to_file(const struct rp_report *report, void *context) {
+  char name[512];
+  rp_report_file_name(&report->process, name, sizeof name);
+  return rp_report_write(report, context, name);
 }
 
 /* ---- all of them ---- */
@@ -178,6 +196,17 @@ rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_
   }
   if (status == RP_OK) status = rp_read_finish(set);
   if (status != RP_OK) rp_read_fini(set);
+  return status;
+}
+
+rp_status rp_attach_write(const struct rp_observer *observer, const struct rp_attach_arguments *arguments) {
+  const struct rp_target *target;
+  rp_status status = RP_OK;
+  for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
+    if (!target->receives && !target->sends) continue;
+    rp_status wrote = with_report(observer, target, arguments, to_file, (void *)arguments->report_dir);
+    if (wrote != RP_OK) status = wrote;
+  }
   return status;
 }
 
