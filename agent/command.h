@@ -37,6 +37,9 @@ void rp_cmd_plain(char *text);
 /** Says what is wrong with the option that getopt_long answered with '?' or ':'; returns RP_EXIT_USAGE. */
 int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optind_before);
 
+/** Path of librecvpool.so: beside the command, relative to it, or where it was installed. RP_ERROR_NOT_FOUND.
+ */
+rp_status rp_cmd_find_agent(char *out, size_t out_size);
 /** Starts `argv` as a child, forwards signals to it and waits for it. Returns the exit status to end with:
  * the child's, 128 + the signal that ended it, 127 where the command does not exist, 126 where it cannot be
  * run. */

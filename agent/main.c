@@ -15,6 +15,7 @@ static const struct {
 } subcommands[] = {
     {"run", rp_cmd_run, "run a training command with the agent attached"},
     {"report", rp_cmd_report, "show what the reports of a job say"},
+    {"doctor", rp_cmd_doctor, "say what works on this machine, and the mend for what does not"},
     {"attach", rp_cmd_attach, "observe processes that run already, from outside"},
 #ifdef RECVPOOL_HAVE_PLAN
     {"plan", rp_cmd_plan, "plan pools from a schedule, without running anything"},

@@ -56,6 +56,11 @@ static void read_kernel(struct rp_rights *out) {
     out->perf_event_paranoid = (int)strtol(text, NULL, 10);
 }
 
+static bool is_before(const struct rp_rights *rights, int major_number, int minor_number) {
+  return rights->kernel_major < major_number ||
+         (rights->kernel_major == major_number && rights->kernel_minor < minor_number);
+}
+
 void rp_rights_read(struct rp_rights *out) {
   struct rlimit limit;
   struct stat info;
@@ -66,7 +71,9 @@ void rp_rights_read(struct rp_rights *out) {
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     out->memlock_bytes = limit.rlim_cur;
   out->initial_pid_namespace = stat("/proc/self/ns/pid", &info) != 0 || info.st_ino == INITIAL_PID_NAMESPACE;
-  out->multi_links = rp_links_have_multi();
+  char missing[256];
+  rp_rights_missing(out, false, missing, sizeof missing);
+  out->multi_links = missing[0] ? !is_before(out, 6, 6) : rp_links_have_multi();
 }
 
 bool rp_rights_have(const struct rp_rights *rights, enum rp_capability capability) {
@@ -91,11 +98,6 @@ const char *rp_capability_name(enum rp_capability capability) {
     return "CAP_CHECKPOINT_RESTORE";
   }
   return "CAP_?";
-}
-
-static bool is_before(const struct rp_rights *rights, int major_number, int minor_number) {
-  return rights->kernel_major < major_number ||
-         (rights->kernel_major == major_number && rights->kernel_minor < minor_number);
 }
 
 void rp_rights_missing(const struct rp_rights *rights, bool perf_links, char *out, size_t out_size) {

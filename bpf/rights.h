@@ -34,7 +34,7 @@ struct rp_rights {
   char kernel[65];
   bool btf; /**< the kernel describes its types */
   enum rp_lockdown lockdown;
-  bool multi_links;           /**< multi-uprobe links work */
+  bool multi_links;           /**< multi-uprobe links work; without the rights to try: going by the version */
   bool initial_pid_namespace; /**< process ids here are those of the kernel */
   bool seccomp_filter;        /**< a filter sits on this process */
   uint64_t memlock_bytes;     /**< limit; UINT64_MAX: none */
