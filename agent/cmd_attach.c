@@ -227,8 +227,11 @@ static double now_seconds(void) {
 }
 
 static int write_files(const struct rp_observer *observer, const struct rp_attach_arguments *a) {
+  static bool said;
   if (!a->report_dir[0] || rp_attach_write(observer, a) == RP_OK) return 0;
-  rp_cmd_error("attach", "the reports cannot be written to %s: %s", a->report_dir, strerror(errno));
+  if (!said)
+    rp_cmd_error("attach", "the reports cannot be written to %s: %s", a->report_dir, strerror(errno));
+  said = true;
   return RP_EXIT_FAILURE;
 }
 

@@ -13,6 +13,7 @@
 
 #define WARNINGS 16
 #define WARNING_TEXT 512
+#define QUIET_NS 10000000000ull /* silence worth a remark */
 
 struct warnings {
   char text[WARNINGS][WARNING_TEXT];
@@ -30,16 +31,31 @@ __attribute__((format(printf, 2, 3))) static void warn(struct warnings *warnings
   warnings->list[warnings->count++] = text;
 }
 
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* ---- one process ---- */
 
 static void warn_of_libraries(struct warnings *warnings, const struct rp_libraries *libraries,
                               const struct rp_target *target) {
+  const struct rp_library *closed = NULL;
+  size_t closed_count = 0;
   for (size_t i = 0; i < target->library_count; i++) {
     const struct rp_library *library = &libraries->files[target->library[i]];
+    if (library->state == RP_LIBRARY_REFUSED && !library->layers && !library->sites.refused_count) {
+      closed = library;
+      closed_count++;
+    }
     if (library->reason[0] && library->state != RP_LIBRARY_ALIAS &&
         (library->layers || library->sites.refused_count))
       warn(warnings, "%s: %s", library->path, library->reason);
   }
+  if (closed && !target->unreadable)
+    warn(warnings, "%zu mapped file%s could not be looked at; %s %s", closed_count,
+         closed_count == 1 ? "" : "s", closed->path, closed->reason);
 }
 
 static bool has_layer(const struct rp_libraries *libraries, const struct rp_target *target,
@@ -49,6 +65,20 @@ static bool has_layer(const struct rp_libraries *libraries, const struct rp_targ
   return false;
 }
 
+/* An id from inside a container names another process out here, or none. */
+static void warn_of_missing_nccl(struct warnings *warnings, const struct rp_target *target) {
+  struct rp_process *list = NULL;
+  size_t count = 0;
+  warn(warnings, "the process has mapped no library with NCCL's functions (or they are hidden and stripped)");
+  (void)rp_process_list(&list, &count);
+  for (size_t i = 0; i < count; i++)
+    if (list[i].pid != target->process.pid && list[i].inner_pid == target->process.pid &&
+        list[i].inner_pid != list[i].pid)
+      warn(warnings, "process %ld (%s) is the one with id %ld inside a container", (long)list[i].pid,
+           list[i].name, (long)target->process.pid);
+  free(list);
+}
+
 static void collect_warnings(struct warnings *warnings, const struct rp_observer *observer,
                              const struct rp_target *target, uint64_t lost) {
   const struct rp_libraries *libraries = rp_observer_libraries(observer);
@@ -56,11 +86,16 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
   if (lost)
     warn(warnings, "%llu events found no room in the buffer: the numbers are too small (--buffer gives more)",
          (unsigned long long)lost);
-  if (!has_layer(libraries, target, RP_PROBE_NCCL))
-    warn(warnings,
-         "the process has mapped no library with NCCL's functions (or they are hidden and stripped)");
+  if (target->unreadable)
+    warn(warnings, "the process belongs to somebody else: CAP_SYS_PTRACE is missing");
+  else if (!has_layer(libraries, target, RP_PROBE_NCCL))
+    warn_of_missing_nccl(warnings, target);
+  else if (!target->sequence && now_ns() - target->started_ns > QUIET_NS)
+    warn(warnings, "no call was seen in %.0f s", (double)(now_ns() - target->started_ns) / 1e9);
   else if (process && process->joined_late)
     warn(warnings, "the process ran before it was observed: allocations made before are not known");
+  if (target->process.inner_pid != target->process.pid)
+    warn(warnings, "inside its container the process has id %ld", (long)target->process.inner_pid);
   if (target->out_of_memory) warn(warnings, "memory ran out: some events are missing");
   warn_of_libraries(warnings, libraries, target);
 }
@@ -77,12 +112,6 @@ static double wall_clock(void) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static struct rp_comm_info *list_comms(const struct rp_target *target) {

@@ -144,6 +144,7 @@ static void examine(struct rp_libraries *set, struct rp_library *library, const 
 rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *process,
                             void (*taken)(void *context, size_t index), void *context) {
   struct rp_mappings mappings;
+  size_t closed = 0;
   rp_status status = rp_mappings_read(process->pid, &mappings);
   if (status != RP_OK) return status;
   for (size_t i = 0; i < mappings.count && status == RP_OK; i++) {
@@ -155,10 +156,12 @@ rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *p
     }
     if (library->tries == 0 || (library->state == RP_LIBRARY_REFUSED && library->tries < TRIES))
       examine(set, library, &mappings.files[i], process);
+    closed += library->state == RP_LIBRARY_REFUSED && library->sites.refused_count == 0;
     if (taken && library->state != RP_LIBRARY_PLAIN) taken(context, (size_t)(library - set->files));
   }
+  bool all_closed = mappings.count > 0 && closed == mappings.count;
   rp_mappings_fini(&mappings);
-  return status;
+  return status == RP_OK && all_closed ? RP_ERROR_UNAVAILABLE : status;
 }
 
 /* What a path through an overlay leads to has the content of what lies below it. */

@@ -107,6 +107,25 @@ static bool is_same_file(int fd, const struct rp_mapping *mapping) {
   return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_ino == mapping->inode;
 }
 
+/* Through the process's own root, or, where that is closed to us, by the same path out here if it leads to
+ * the same file. */
+static int open_by_path(pid_t pid, const struct rp_mapping *mapping, bool *replaced) {
+  char path[PATH_MAX + 64];
+  struct stat info;
+  snprintf(path, sizeof path, "/proc/%ld/root%s", (long)pid, mapping->path);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
+  if (fd >= 0 && is_same_file(fd, mapping)) return fd;
+  *replaced = fd >= 0;
+  if (fd >= 0) (void)close(fd);
+  if (*replaced || error != EACCES) return -1;
+  fd = open(mapping->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd >= 0 && is_same_file(fd, mapping) && fstat(fd, &info) == 0 && info.st_dev == mapping->device)
+    return fd;
+  if (fd >= 0) (void)close(fd);
+  errno = error;
+  return -1;
+}
+
 int rp_mapping_open(pid_t pid, const struct rp_mapping *mapping, char *reason, size_t reason_size) {
   char path[PATH_MAX + 64];
   snprintf(path, sizeof path, "/proc/%ld/map_files/%" PRIx64 "-%" PRIx64, (long)pid, mapping->begin,
@@ -118,11 +137,10 @@ int rp_mapping_open(pid_t pid, const struct rp_mapping *mapping, char *reason, s
     snprintf(reason, reason_size, "is no longer mapped");
     return -1;
   }
-  snprintf(path, sizeof path, "/proc/%ld/root%s", (long)pid, mapping->path);
-  if (!mapping->deleted) fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd >= 0 && is_same_file(fd, mapping)) return fd;
-  if (fd >= 0) {
-    (void)close(fd);
+  bool replaced = false;
+  if (!mapping->deleted) fd = open_by_path(pid, mapping, &replaced);
+  if (fd >= 0) return fd;
+  if (replaced) {
     snprintf(
         reason, reason_size,
         "was replaced on disk, and opening what is mapped needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN");

@@ -48,6 +48,19 @@ static rp_status check(struct rp_observer *observer, char *message, size_t messa
   return RP_OK;
 }
 
+/* Processes that were named and cannot be looked at: not even one is an error. */
+static rp_status check_readable(const struct rp_observer *observer, char *message, size_t message_size) {
+  const struct rp_target *target, *unreadable = NULL;
+  for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
+    if (!target->unreadable) return RP_OK;
+    unreadable = target;
+  }
+  if (!unreadable) return RP_OK;
+  snprintf(message, message_size, "process %ld (%s) belongs to somebody else: CAP_SYS_PTRACE is missing",
+           (long)unreadable->process.pid, unreadable->process.name);
+  return RP_ERROR_UNAVAILABLE;
+}
+
 static rp_status open_all(struct rp_observer *observer, char *message, size_t message_size, char **log) {
   uint64_t cgroup_id = 0;
   int cgroup_level = 0;
@@ -66,6 +79,8 @@ static rp_status open_all(struct rp_observer *observer, char *message, size_t me
   if (status != RP_OK) return status;
   observer->looked_ns = rp__observer_now_ns();
   (void)rp__observer_scan(observer, observer->looked_ns);
+  if (observer->options.pid_count) status = check_readable(observer, message, message_size);
+  if (status != RP_OK) return status;
   probe_own_loader(observer);
   observer->programs->bss->active = 1;
   return RP_OK;

@@ -182,7 +182,9 @@ static void note_library(void *context, size_t index) {
 }
 
 static void scan_one(struct rp_observer *observer, struct rp_observed *observed, uint64_t now_ns) {
-  (void)rp_libraries_scan(&observer->libraries, &observed->target->process, note_library, observed->target);
+  rp_status status =
+      rp_libraries_scan(&observer->libraries, &observed->target->process, note_library, observed->target);
+  observed->target->unreadable = status == RP_ERROR_UNAVAILABLE;
   bool settled = observed->scans >= SCAN_PAUSES;
   uint64_t pause = settled ? SCAN_AT_EASE_NS : scan_pauses_ns[observed->scans];
   observed->scans += !settled;
