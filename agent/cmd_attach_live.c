@@ -57,11 +57,16 @@ void rp_attach_show(const struct rp_observer *observer, const struct rp_attach_a
   rp_read_fini(&set);
 }
 
+/* Small numbers are counts, large ones are addresses. */
+#define ADDRESSES_FROM 1000000000u
+
 void rp_attach_show_call(const struct rp_probe_record *record) {
   const struct rp_probe_function *function = rp_probe_function_at(record->function);
-  const uint64_t *argument = record->event.companion;
-  printf("%u %s(0x%" PRIx64 ", 0x%" PRIx64 ", 0x%" PRIx64 ", 0x%" PRIx64 ", 0x%" PRIx64 ", 0x%" PRIx64
-         ") = %d\n",
-         record->event.tid, function ? function->name : "?", argument[0], argument[1], argument[2],
-         argument[3], argument[4], argument[5], record->status);
+  unsigned count = rp_probe_function_arguments(record->function);
+  printf("%u %s(", record->event.tid, function ? function->name : "?");
+  for (unsigned i = 0; i < count; i++) {
+    uint64_t value = record->event.companion[i];
+    printf(value < ADDRESSES_FROM ? "%s%" PRIu64 : "%s0x%" PRIx64, i ? ", " : "", value);
+  }
+  printf(") = %d\n", record->status);
 }

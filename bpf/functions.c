@@ -175,6 +175,21 @@ int rp_probe_function_find(const char *symbol) {
   return -1;
 }
 
+unsigned rp_probe_function_arguments(size_t index) {
+  const struct rp_probe_function *function = rp_probe_function_at(index);
+  if (!function) return 0;
+  const struct rp_probe_shape *shape = &function->shape;
+  const uint8_t numbers[] = {shape->out,    shape->address, shape->bytes,   shape->pitch,
+                             shape->height, shape->stream,  shape->source,  shape->ranks,
+                             shape->rank,   shape->id,      shape->function};
+  unsigned most = 0;
+  for (size_t i = 0; i < sizeof numbers; i++)
+    if (numbers[i] > most) most = numbers[i];
+  if (shape->class_ == RP_PROBE_RECV || shape->class_ == RP_PROBE_SEND) most = RP_PROBE_REGISTERS;
+  if (shape->class_ == RP_PROBE_COMM_DESTROY || shape->class_ == RP_PROBE_COMM_ABORT) most = 1;
+  return most < RP_PROBE_REGISTERS ? most : RP_PROBE_REGISTERS;
+}
+
 const char *rp_probe_layer_name(enum rp_probe_layer layer) {
   static const char *const names[] = {"runtime", "driver", "nccl", "system"};
   return (unsigned)layer < sizeof names / sizeof names[0] ? names[layer] : "unknown";

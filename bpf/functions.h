@@ -27,6 +27,8 @@ struct rp_probe_function {
 size_t rp_probe_function_count(void);
 /** Row `index`, which is also what records carry; NULL past the end. Static storage. */
 const struct rp_probe_function *rp_probe_function_at(size_t index);
+/** How many arguments of a row are known to be passed in registers, at most RP_PROBE_REGISTERS. */
+unsigned rp_probe_function_arguments(size_t index);
 /** Row of a symbol by either of its names, -1 if it is none of ours. */
 int rp_probe_function_find(const char *symbol);
 /** "runtime", "driver", "nccl", "system". */

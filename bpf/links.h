@@ -47,7 +47,7 @@ int rp_links_attach_type(enum rp_link_kind kind);
  * errno on failure. */
 int rp_links_attach(const struct rp_link_request *request, const struct rp_sites *sites,
                     struct rp_links *out);
-/** Detaches, entries first. An empty one is allowed. */
+/** Detaches, entries first where they go one by one. An empty one is allowed. */
 void rp_links_detach(struct rp_links *links);
 
 #endif

@@ -13,7 +13,9 @@
 /** Pseudo functions that losses of process records are counted under. */
 #define RP_PROBE_FUNCTION_PROCESS (RP_PROBE_FUNCTIONS - 1)
 /** Arguments kept of a call. */
-#define RP_PROBE_ARGUMENTS 8
+#define RP_PROBE_ARGUMENTS 6
+/** Arguments that are passed in registers. */
+#define RP_PROBE_REGISTERS 6
 /** Parameters of a launch that are followed, 8-byte words read of each, and words kept in all. */
 #define RP_PROBE_PARAMETERS 16
 #define RP_PROBE_PARAMETER_WORDS 16

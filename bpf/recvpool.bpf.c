@@ -73,8 +73,8 @@ static __always_inline void tell_call(const struct call *call, const struct fram
   __builtin_memset(record, 0, sizeof *record);
   fill(record, call, RP_PROBE_WHAT_CALL, RP_EVENT_NONE);
   record->status = status;
-  for (int i = 0; i < RP_PROBE_ARGUMENTS; i++)
-    record->event.companion[i] = frame->argument[i];
+  for (int i = 0; i < RP_PROBE_REGISTERS; i++)
+    record->event.companion[i] = frame->raw[i];
   submit(record);
 }
 

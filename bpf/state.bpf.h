@@ -66,6 +66,7 @@ struct frame {
   uint64_t sp; /* at entry; 0: none */
   uint64_t function;
   uint64_t argument[RP_PROBE_ARGUMENTS];
+  uint64_t raw[RP_PROBE_REGISTERS]; /* as passed; only for a reader who asked for calls */
 };
 
 /* Per thread, freed with it. */
@@ -305,6 +306,14 @@ static __always_inline bool enter_frame(const struct call *call, struct frame *f
   if (frame->sp && sp < frame->sp && frame->function != call->function) return false;
   frame->sp = sp;
   frame->function = call->function;
+  if (calls) {
+    frame->raw[0] = PT_REGS_PARM1(call->regs);
+    frame->raw[1] = PT_REGS_PARM2(call->regs);
+    frame->raw[2] = PT_REGS_PARM3(call->regs);
+    frame->raw[3] = PT_REGS_PARM4(call->regs);
+    frame->raw[4] = PT_REGS_PARM5(call->regs);
+    frame->raw[5] = call->regs->r9;
+  }
   return true;
 }
 

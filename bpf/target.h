@@ -51,8 +51,8 @@ struct rp_target {
   bool joined_late;                        /**< set by the owner: the process ran before it was observed */
   uint64_t last_call_ns, longest_pause_ns; /**< between NCCL's calls: the longest lies between two steps */
   bool out_of_memory;                      /**< something had to be left out */
-  bool unreadable;    /**< set by the owner: there is no right to look at what it has mapped */
-  void *user;                              /**< the owner's */
+  bool unreadable; /**< set by the owner: there is no right to look at what it has mapped */
+  void *user;      /**< the owner's */
 };
 
 /** New target, NULL without memory. `options` are the tracker's. */
