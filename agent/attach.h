@@ -33,7 +33,6 @@ struct rp_attach_arguments {
 struct rp_attach_process {
   struct rp_process_info info;
   struct rp_versions versions;
-  bool joined_late; /**< it ran before it was observed */
 };
 
 /** Reads who the target's process is. Belongs to the target from now on (rp_attach_forget). NULL without

@@ -254,9 +254,7 @@ static void observe(struct rp_observer *observer, const struct rp_attach_argumen
 
 static void started(void *context, struct rp_target *target) {
   (void)context;
-  struct rp_attach_process *process = rp_attach_identify(target);
-  target->user = process;
-  target->joined_late = process && process->joined_late;
+  target->user = rp_attach_identify(target);
 }
 
 static void freed(void *context, struct rp_target *target) {

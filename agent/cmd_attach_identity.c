@@ -66,16 +66,6 @@ static void read_rank(pid_t pid, struct rp_process_info *out) {
   free(text);
 }
 
-/* More than a moment old when observation began. */
-static bool ran_before(const struct rp_target *target) {
-  struct timespec boot, now;
-  clock_gettime(CLOCK_BOOTTIME, &boot);
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  double slept = (double)(boot.tv_sec - now.tv_sec) + (double)(boot.tv_nsec - now.tv_nsec) / 1e9;
-  double started = (double)target->process.start_ticks / (double)sysconf(_SC_CLK_TCK) - slept;
-  return (double)target->started_ns / 1e9 - started > 0.05;
-}
-
 struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
   struct rp_attach_process *out = calloc(1, sizeof *out);
   struct timespec now, monotonic;
@@ -93,7 +83,6 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
   info->start_time_unix_seconds = (double)(now.tv_sec - monotonic.tv_sec) +
                                   (double)(now.tv_nsec - monotonic.tv_nsec) / 1e9 +
                                   (double)target->started_ns / 1e9;
-  out->joined_late = ran_before(target);
   return out;
 }
 

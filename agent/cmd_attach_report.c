@@ -82,7 +82,6 @@ static void warn_of_missing_nccl(struct warnings *warnings, const struct rp_targ
 static void collect_warnings(struct warnings *warnings, const struct rp_observer *observer,
                              const struct rp_target *target, uint64_t lost) {
   const struct rp_libraries *libraries = rp_observer_libraries(observer);
-  const struct rp_attach_process *process = target->user;
   if (lost)
     warn(warnings, "%llu events found no room in the buffer: the numbers are too small (--buffer gives more)",
          (unsigned long long)lost);
@@ -92,7 +91,7 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
     warn_of_missing_nccl(warnings, target);
   else if (!target->sequence && now_ns() - target->started_ns > QUIET_NS)
     warn(warnings, "no call was seen in %.0f s", (double)(now_ns() - target->started_ns) / 1e9);
-  else if (process && process->joined_late)
+  else if (target->joined_late)
     warn(warnings, "the process ran before it was observed: allocations made before are not known");
   if (target->process.inner_pid != target->process.pid)
     warn(warnings, "inside its container the process has id %ld", (long)target->process.inner_pid);
@@ -103,9 +102,11 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
 static void fill_evidence(struct rp_report *report, const struct rp_target *target) {
   report->evidence_count = 1;
   report->evidence[0] = (struct rp_evidence){.name = "uprobes", .active = true};
-  if (!target->launches)
-    snprintf(report->evidence[0].reason, sizeof report->evidence[0].reason,
-             "kernel launches are not followed (--launches): release is known from answering sends only");
+  snprintf(report->evidence[0].reason, sizeof report->evidence[0].reason, "%s",
+           target->launches
+               ? "nothing outside tells how many parameters a kernel has: now and then an access is seen "
+                 "that is none"
+               : "kernel launches are not followed (--launches): release is known from answering sends only");
 }
 
 static double wall_clock(void) {

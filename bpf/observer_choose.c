@@ -78,8 +78,9 @@ static rp_status take(struct rp_observer *observer, const struct rp_process *pro
   int map = bpf_map__fd(observer->programs->maps.processes);
   if (bpf_map_update_elem(map, &key, &fresh, BPF_NOEXIST) != 0)
     return errno == EEXIST ? RP_OK : RP_ERROR_NO_MEMORY; /* a fork was faster; its record is on the way */
-  return rp__observer_begin(observer, process->pid, fresh.generation, fresh.generation) ? RP_OK
-                                                                                        : RP_ERROR_NO_MEMORY;
+  return rp__observer_begin(observer, process->pid, fresh.generation, fresh.generation, true)
+             ? RP_OK
+             : RP_ERROR_NO_MEMORY;
 }
 
 static void mark(const struct rp_observer_options *options, const struct rp_process *list, size_t count,

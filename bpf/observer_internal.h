@@ -56,9 +56,9 @@ void rp__observer_unload(struct rp_observer *observer);
 
 /** Running target with that id, or NULL. */
 struct rp_observed *rp__observer_find(struct rp_observer *observer, uint32_t pid);
-/** Begins a target; NULL without memory. */
+/** Begins a target; NULL without memory. `joined_late`: the process has been running for a while. */
 struct rp_observed *rp__observer_begin(struct rp_observer *observer, pid_t pid, uint64_t generation,
-                                       uint64_t now_ns);
+                                       uint64_t now_ns, bool joined_late);
 /** Ends a running target. `last` is the record that told, which knows what was lost; NULL: the kernel is
  * asked.
  */

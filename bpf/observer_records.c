@@ -88,7 +88,7 @@ static void make_room(struct rp_observer *observer) {
 }
 
 struct rp_observed *rp__observer_begin(struct rp_observer *observer, pid_t pid, uint64_t generation,
-                                       uint64_t now_ns) {
+                                       uint64_t now_ns, bool joined_late) {
   const struct rp_tracker_options options = {.min_bytes = observer->options.min_bytes,
                                              .slack = observer->options.slack};
   struct rp_process process;
@@ -104,6 +104,7 @@ struct rp_observed *rp__observer_begin(struct rp_observer *observer, pid_t pid, 
   struct rp_target *target =
       rp_target_create(&process, generation, now_ns, &options, observer->options.launches);
   if (!target) return NULL;
+  target->joined_late = joined_late;
   struct rp_observed *observed = &observer->observed[observer->count++];
   *observed = (struct rp_observed){.target = target, .scan_ns = now_ns};
   list(observer, observed);
@@ -137,7 +138,8 @@ static void take_process_record(struct rp_observer *observer, const struct rp_pr
     return;
   default:
     if (observed) rp__observer_end(observer, observed, now_ns, record);
-    (void)rp__observer_begin(observer, (pid_t)record->event.pid, record->generation, now_ns);
+    (void)rp__observer_begin(observer, (pid_t)record->event.pid, record->generation, now_ns,
+                             record->what == RP_PROBE_WHAT_SEEN);
     return;
   }
 }
@@ -149,7 +151,7 @@ static struct rp_target *target_of(struct rp_observer *observer, const struct rp
   if (observed && observed->target->generation > record->generation) return NULL; /* of its predecessor */
   if (observed) rp__observer_end(observer, observed, record->event.time_ns, NULL);
   observed =
-      rp__observer_begin(observer, (pid_t)record->event.pid, record->generation, record->event.time_ns);
+      rp__observer_begin(observer, (pid_t)record->event.pid, record->generation, record->event.time_ns, true);
   return observed ? observed->target : NULL;
 }
 
