@@ -86,7 +86,7 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
     warn(warnings, "%llu events found no room in the buffer: the numbers are too small (--buffer gives more)",
          (unsigned long long)lost);
   if (target->unreadable)
-    warn(warnings, "the process belongs to somebody else: CAP_SYS_PTRACE is missing");
+    warn(warnings, "what the process has mapped cannot be looked at (CAP_SYS_PTRACE)");
   else if (!has_layer(libraries, target, RP_PROBE_NCCL))
     warn_of_missing_nccl(warnings, target);
   else if (!target->sequence && now_ns() - target->started_ns > QUIET_NS)

@@ -48,7 +48,7 @@ static rp_status check(struct rp_observer *observer, char *message, size_t messa
   return RP_OK;
 }
 
-/* Processes that were named and cannot be looked at: not even one is an error. */
+/* Whether at least one of the processes that were named can be looked at. */
 static rp_status check_readable(const struct rp_observer *observer, char *message, size_t message_size) {
   const struct rp_target *target, *unreadable = NULL;
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
@@ -56,8 +56,10 @@ static rp_status check_readable(const struct rp_observer *observer, char *messag
     unreadable = target;
   }
   if (!unreadable) return RP_OK;
-  snprintf(message, message_size, "process %ld (%s) belongs to somebody else: CAP_SYS_PTRACE is missing",
-           (long)unreadable->process.pid, unreadable->process.name);
+  snprintf(message, message_size, "process %ld (%s) cannot be looked at: %s", (long)unreadable->process.pid,
+           unreadable->process.name,
+           rp_rights_have(&observer->rights, RP_CAP_SYS_PTRACE) ? "the system forbids it"
+                                                                : "CAP_SYS_PTRACE is missing");
   return RP_ERROR_UNAVAILABLE;
 }
 
@@ -66,7 +68,7 @@ static rp_status open_all(struct rp_observer *observer, char *message, size_t me
   int cgroup_level = 0;
   rp_status status = check(observer, message, message_size);
   if (status == RP_OK && observer->options.cgroup)
-    status = rp__observer_cgroup(observer->options.cgroup, &cgroup_id, &cgroup_level, message, message_size);
+    status = rp__observer_cgroup(observer, &cgroup_id, &cgroup_level, message, message_size);
   if (status == RP_OK)
     status = rp__observer_load(observer, cgroup_id, cgroup_level, message, message_size, log);
   if (status != RP_OK) return status;

@@ -20,18 +20,26 @@
 
 /* ---- cgroups ---- */
 
-/* Depth below the root of the hierarchy, which has number 1 and whose parent is on another file system. */
-static int depth_of(const char *path) {
-  char at[PATH_MAX];
+/* Depth below the root of the hierarchy, which is the last folder on the way up that lies in it; `below`
+ * becomes the path from there. */
+static int depth_of(const char *path, char *below, size_t below_size) {
+  char at[PATH_MAX], whole[PATH_MAX];
   int depth = 0;
   if (!realpath(path, at)) return -1;
+  memcpy(whole, at, sizeof whole);
   for (;; depth++) {
     struct statfs above;
     char *slash = strrchr(at, '/');
-    if (!slash || slash == at) return depth;
+    if (!slash) return depth;
+    snprintf(below, below_size, "%s", whole + (slash - at));
+    if (slash == at) return depth;
     *slash = '\0';
     if (statfs(at, &above) != 0) return -1;
-    if ((unsigned long)above.f_type != CGROUP2) return depth;
+    if ((unsigned long)above.f_type != CGROUP2) {
+      const char *rest = strchr(below + 1, '/'); /* what is below the mount itself */
+      snprintf(below, below_size, "%s", rest ? rest : "");
+      return depth;
+    }
   }
 }
 
@@ -48,8 +56,9 @@ static bool handle_of(const char *path, uint64_t *id) {
   return true;
 }
 
-rp_status rp__observer_cgroup(const char *path, uint64_t *id, int *level, char *message,
+rp_status rp__observer_cgroup(struct rp_observer *observer, uint64_t *id, int *level, char *message,
                               size_t message_size) {
+  const char *path = observer->options.cgroup;
   struct statfs info;
   if (statfs(path, &info) != 0) {
     snprintf(message, message_size, "cannot open cgroup %s: %s", path, strerror(errno));
@@ -62,7 +71,7 @@ rp_status rp__observer_cgroup(const char *path, uint64_t *id, int *level, char *
              path);
     return RP_ERROR_INVALID;
   }
-  *level = depth_of(path);
+  *level = depth_of(path, observer->cgroup_path, sizeof observer->cgroup_path);
   if (*level >= 0 && handle_of(path, id)) return RP_OK;
   snprintf(message, message_size, "cannot tell the number of cgroup %s: %s", path, strerror(errno));
   return RP_ERROR_IO;
@@ -83,9 +92,29 @@ static rp_status take(struct rp_observer *observer, const struct rp_process *pro
              : RP_ERROR_NO_MEMORY;
 }
 
-static void mark(const struct rp_observer_options *options, const struct rp_process *list, size_t count,
-                 bool *selected) {
+/* Whether the process is in the cgroup or below: "0::/path", with the path below the mount of the hierarchy.
+ */
+static bool in_cgroup(pid_t pid, const char *below) {
+  char path[64], line[PATH_MAX + 8];
+  bool in = false;
+  size_t length = strlen(below);
+  snprintf(path, sizeof path, "/proc/%ld/cgroup", (long)pid);
+  FILE *file = fopen(path, "re");
+  while (file && !in && fgets(line, sizeof line, file)) {
+    line[strcspn(line, "\n")] = '\0';
+    const char *at = line + 3;
+    in =
+        strncmp(line, "0::", 3) == 0 && strncmp(at, below, length) == 0 && (at[length] == '/' || !at[length]);
+  }
+  if (file) (void)fclose(file);
+  return in;
+}
+
+static void mark(const struct rp_observer_options *options, const char *below, const struct rp_process *list,
+                 size_t count, bool *selected) {
   for (size_t i = 0; i < count; i++) {
+    selected[i] |= options->all && !list[i].kernel_thread;
+    selected[i] |= options->cgroup && below && in_cgroup(list[i].pid, below);
     for (size_t p = 0; p < options->pid_count; p++)
       selected[i] |= list[i].pid == options->pids[p];
     selected[i] |= options->name && strncmp(list[i].name, options->name, 15) == 0;
@@ -117,7 +146,7 @@ static rp_status choose_once(struct rp_observer *observer, size_t *added) {
   if (status != RP_OK) return status;
   bool *selected = calloc(count + 1, sizeof *selected);
   if (!selected) status = RP_ERROR_NO_MEMORY;
-  if (selected) mark(&observer->options, list, count, selected);
+  if (selected) mark(&observer->options, observer->cgroup_path, list, count, selected);
   for (size_t i = 0; selected && i < count && status == RP_OK; i++)
     if (selected[i]) status = take(observer, &list[i]);
   free(selected);
@@ -129,7 +158,7 @@ static rp_status choose_once(struct rp_observer *observer, size_t *added) {
 /* A parent that was not listed yet can fork while the list is made: repeated until nothing comes. */
 rp_status rp__observer_choose(struct rp_observer *observer, bool first, char *message, size_t message_size) {
   rp_status status = first ? check_named(&observer->options, message, message_size) : RP_OK;
-  if (status != RP_OK || (!observer->options.pid_count && !observer->options.name)) return status;
+  if (status != RP_OK) return status;
   size_t added = 1;
   for (int round = 0; added && round < 16 && status == RP_OK; round++)
     status = choose_once(observer, &added);

@@ -34,6 +34,7 @@ struct rp_observer {
   struct recvpool_bpf *programs;
   struct ring_buffer *ring;
   uint64_t ring_bytes;
+  char cgroup_path[4096]; /**< below the root of the hierarchy */
   struct rp_libraries libraries;
   struct rp_observed *observed;
   size_t count, capacity, running;
@@ -73,7 +74,8 @@ void rp__observer_look(struct rp_observer *observer, uint64_t now_ns);
 
 /** Adds the processes that the options name, if they are not observed yet. `first`: they must be there. */
 rp_status rp__observer_choose(struct rp_observer *observer, bool first, char *message, size_t message_size);
-/** Kernel's id and depth of a cgroup. */
-rp_status rp__observer_cgroup(const char *path, uint64_t *id, int *level, char *message, size_t message_size);
+/** Kernel's id and depth of the cgroup that the options name; keeps its path. */
+rp_status rp__observer_cgroup(struct rp_observer *observer, uint64_t *id, int *level, char *message,
+                              size_t message_size);
 
 #endif

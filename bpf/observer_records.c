@@ -213,5 +213,6 @@ void rp__observer_look(struct rp_observer *observer, uint64_t now_ns) {
     rp__observer_end(observer, observed, now_ns, NULL);
     (void)bpf_map_delete_elem(bpf_map__fd(observer->programs->maps.processes), &key);
   }
-  if (observer->options.name) (void)rp__observer_choose(observer, false, message, sizeof message);
+  if (observer->options.name || observer->options.cgroup)
+    (void)rp__observer_choose(observer, false, message, sizeof message);
 }

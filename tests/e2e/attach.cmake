@@ -10,6 +10,7 @@ recvpool_attach_library(attach_mock attach_mock.c)
 recvpool_attach_library(attach_mock_pad attach_mock.c -fcf-protection=branch)
 recvpool_attach_library(attach_nop5 attach_nop5.c)
 recvpool_attach_library(attach_imports attach_imports.c)
+target_link_options(attach_imports PRIVATE -Wl,-z,lazy)
 
 add_executable(attach_program attach_program.c)
 target_compile_definitions(attach_program PRIVATE _GNU_SOURCE)
@@ -31,3 +32,9 @@ recvpool_e2e_test(test_attach_real ENVIRONMENT "E2E_CUDA_ROOT=${RECVPOOL_CUDA_RO
 if(TARGET rp_trainer AND TARGET rpsim_cupti13)
   recvpool_e2e_test(test_attach)
 endif()
+# Some count what is in the kernel, others what a processor can take: one at a time.
+foreach(name IN ITEMS doctor attach_calls attach_files attach_life attach_rights attach_load attach_real attach)
+  if(TEST e2e_${name})
+    set_tests_properties(e2e_${name} PROPERTIES RESOURCE_LOCK probes)
+  endif()
+endforeach()

@@ -166,7 +166,7 @@ static void do_line(char *line, char **argv) {
   const char *command = strtok(line, " ");
   if (!command) return;
   if (strcmp(command, "open") == 0) {
-    library = dlopen(strtok(NULL, ""), RTLD_NOW | RTLD_LOCAL);
+    library = dlopen(strtok(NULL, ""), RTLD_LAZY | RTLD_LOCAL);
     puts(library ? "ok" : dlerror());
   } else if (strcmp(command, "call") == 0) {
     do_call();
