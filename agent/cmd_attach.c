@@ -18,23 +18,14 @@
 #define POLL_MS 100
 
 static const struct option options[] = {
-    {"pid", required_argument, NULL, 'p'},
-    {"comm", required_argument, NULL, 'c'},
-    {"cgroup", required_argument, NULL, 'g'},
-    {"all", no_argument, NULL, 'a'},
-    {"duration", required_argument, NULL, 'd'},
-    {"json", no_argument, NULL, 'j'},
-    {"interval", required_argument, NULL, 'i'},
-    {"report-dir", required_argument, NULL, 'r'},
-    {"launches", no_argument, NULL, 'l'},
-    {"min-bytes", required_argument, NULL, 'b'},
-    {"slack", required_argument, NULL, 's'},
-    {"buffer", required_argument, NULL, 'B'},
-    {"links", required_argument, NULL, 'L'},
-    {"calls", no_argument, NULL, 'C'},
-    {"btf", required_argument, NULL, 'T'},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"pid", required_argument, NULL, 'p'},      {"comm", required_argument, NULL, 'c'},
+    {"cgroup", required_argument, NULL, 'g'},   {"all", no_argument, NULL, 'a'},
+    {"duration", required_argument, NULL, 'd'}, {"json", no_argument, NULL, 'j'},
+    {"interval", required_argument, NULL, 'i'}, {"report-dir", required_argument, NULL, 'r'},
+    {"launches", no_argument, NULL, 'l'},       {"min-bytes", required_argument, NULL, 'b'},
+    {"slack", required_argument, NULL, 's'},    {"buffer", required_argument, NULL, 'B'},
+    {"links", required_argument, NULL, 'L'},    {"calls", no_argument, NULL, 'C'},
+    {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
 };
 
 static int print_help(void) {
@@ -56,7 +47,6 @@ static int print_help(void) {
         "  --buffer BYTES     events that wait to be looked at [16MiB]\n"
         "  --links KIND       multi, perf or auto: how probes are attached [auto]\n"
         "  --calls            show every call with its arguments and status\n"
-        "  --btf FILE         the kernel's types, where /sys/kernel/btf/vmlinux is missing\n"
         "  --help             this text\n\n"
         "Needs CAP_BPF, CAP_PERFMON and, for processes of others, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH\n"
         "(kernels before 6.6: CAP_SYS_ADMIN). recvpool doctor says what is missing.\n",
@@ -139,9 +129,6 @@ static bool set_option(struct rp_attach_arguments *a, struct rp_config *config, 
   case 'L':
     snprintf(message, size, "must be auto, multi or perf");
     return set_links(a, value);
-  case 'T':
-    a->observer.btf = value;
-    return true;
   case 'b':
     return set_variable(config, "RECVPOOL_MIN_BYTES", value, message, size);
   case 's':

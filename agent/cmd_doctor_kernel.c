@@ -80,7 +80,7 @@ static void check_surroundings(struct rp_doctor *doctor, const struct rp_rights 
   else
     rp_doctor_mend(rp_doctor_add(doctor, "btf", RP_DOCTOR_FAILURE, true,
                                  "there is no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)"),
-                   "in a container, mount the host's /sys; else give a file with --btf, or another kernel");
+                   "in a container, mount the host's /sys; else a kernel with CONFIG_DEBUG_INFO_BTF is needed");
   if (!rights->initial_pid_namespace)
     rp_doctor_mend(rp_doctor_add(doctor, "pid_namespace", RP_DOCTOR_FAILURE, true,
                                  "process ids here are those of a container, not of the kernel"),

@@ -36,7 +36,6 @@ struct rp_observer_options {
   enum rp_link_kind links; /**< RP_LINK_AUTO: what the kernel has */
   bool launches;           /**< follow what kernel launches and copies name */
   bool calls;              /**< `call` is told of every call that returned */
-  const char *btf;         /**< file with the kernel's types, NULL: the kernel's own */
   /** A process is observed from now on; its `user` may be set. May be NULL. */
   void (*started)(void *context, struct rp_target *target);
   /** A target is about to be freed. May be NULL. */

@@ -64,11 +64,6 @@ static void configure(struct rp_observer *observer, uint64_t cgroup_id, int cgro
   (void)bpf_program__set_expected_attach_type(programs->progs.rp_leave, (enum bpf_attach_type)type);
 }
 
-static struct recvpool_bpf *open_programs(const char *btf) {
-  LIBBPF_OPTS(bpf_object_open_opts, options, .btf_custom_path = btf);
-  return recvpool_bpf__open_opts(&options);
-}
-
 /* The programs that follow processes come first: nothing may start between the first look at /proc and them.
  */
 static int attach_followers(struct recvpool_bpf *programs) {
@@ -82,7 +77,7 @@ static int attach_followers(struct recvpool_bpf *programs) {
 
 static rp_status load(struct rp_observer *observer, uint64_t cgroup_id, int cgroup_level, char *message,
                       size_t message_size) {
-  observer->programs = open_programs(observer->options.btf);
+  observer->programs = recvpool_bpf__open();
   if (!observer->programs) {
     rp_rights_explain_load(&observer->rights, errno, message, message_size);
     return RP_ERROR_UNAVAILABLE;
@@ -109,7 +104,9 @@ rp_status rp__observer_load(struct rp_observer *observer, uint64_t cgroup_id, in
   log_length = 0;
   libbpf_print_fn_t before = libbpf_set_print(keep_log);
   rp_status status = load(observer, cgroup_id, cgroup_level, message, message_size);
-  if (status != RP_OK && log && log_length) {
+  /* the rest of libbpf's words is about what the message says already */
+  bool names_culprit = strstr(log_text ? log_text : "", "prog '") || strstr(log_text ? log_text : "", "map '");
+  if (status != RP_OK && log && names_culprit) {
     *log = log_text;
     log_text = NULL;
   }

@@ -144,7 +144,7 @@ void rp_rights_explain_load(const struct rp_rights *rights, int error, char *out
   else if (error == ESRCH)
     snprintf(out, out_size, "the kernel's description of its types (" BTF_FILE ") cannot be used");
   else
-    snprintf(out, out_size, "the kernel refuses a program: %s", strerror(error));
+    snprintf(out, out_size, "the kernel refuses a program or map: %s", strerror(error));
 }
 
 void rp_rights_explain_attach(const struct rp_rights *rights, int error, bool perf_links, char *out,
