@@ -19,6 +19,8 @@ static const struct {
 #ifdef RECVPOOL_HAVE_SERVE
     {"serve", rp_cmd_serve, "show reports in a browser, and as metrics for Prometheus"},
 #endif
+    {"doctor", rp_cmd_doctor, "say what works on this machine, and the mend for what does not"},
+    {"attach", rp_cmd_attach, "observe processes that run already, from outside"},
 #ifdef RECVPOOL_HAVE_PLAN
     {"plan", rp_cmd_plan, "plan pools from a schedule, without running anything"},
 #endif
