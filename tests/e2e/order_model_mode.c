@@ -87,7 +87,8 @@ static bool allowed(enum model_kind kind, int stream) {
 
 static void make_program(struct model_program *program) {
   static const enum model_kind often[] = {MODEL_LAUNCH, MODEL_LAUNCH, MODEL_LAUNCH,       MODEL_RECORD,
-                                          MODEL_RECORD, MODEL_WAIT,   MODEL_PROGRAMMATIC, MODEL_WAIT};
+                                          MODEL_RECORD, MODEL_WAIT,   MODEL_PROGRAMMATIC, MODEL_WAIT,
+                                          MODEL_WORK,   MODEL_WORK};
   const int frequent = (int)(sizeof often / sizeof *often);
   int used[4], stream_count = 2 + pick(3), threads = 1 + pick(THREADS);
   for (int i = 0; i < stream_count; i++)

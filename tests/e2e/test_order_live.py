@@ -33,7 +33,7 @@ class OrderLiveTest(support.TestCase):
                     yield variant, api, cupti
 
     def test_exactly_what_cuda_promises(self):
-        programs = 20 if SANITIZED else 80
+        programs = 100 if SANITIZED else 500
         for seed, (variant, api, cupti) in enumerate(self.variants(), 1):
             with self.subTest(variant=variant, api=api, cupti=cupti):
                 promises, _ = self.run_program(variant, api, "model", seed, programs, cupti)
