@@ -104,6 +104,7 @@ void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_
   set_add(&buffer->now, key, 1);
   guard->evidence_merged += set_find(&buffer->now, key) == buffer->now.used;
   buffer->last = ++guard->clock;
+  rp__guard_plan_touched(guard, buffer);
   if (was_done || buffer->waiting || !done(buffer)) return;
   if (rp_pool_release(guard->pool, id) == RP_OK && guard->options.strict) guard->strict_pending = true;
 }

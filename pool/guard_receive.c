@@ -221,6 +221,8 @@ rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_
 }
 
 void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive) {
+  uint32_t id;
+  if (rp_pool_find(guard->pool, receive->address, &id)) return;
   rp_guard_receive_ordered(guard, receive, rp_order_access(guard->order, &receive->site));
 }
 

@@ -138,12 +138,17 @@ class PlannedTest(EnforceCase):
                         saved = len(device["classes"]) * (MICROBATCHES - self.SLOTS) * BYTES
                         self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
 
-    def test_plan_of_an_earlier_run(self):
+    def make_plan(self, stages, variant):
+        """The path of a plan made of an observed run."""
         plan = os.path.join(self.folder, "plan.json")
-        self.train(4, ["--schedule", "1f1b"], ["--mode", "observe"])
+        self.train(stages, variant, ["--mode", "observe"])
         result = support.run([RECVPOOL, "plan", "--from-report", self.reports_dir, "--output", plan])
         self.assert_success(result)
         self.take_reports()
+        return plan
+
+    def test_plan_of_an_earlier_run(self):
+        plan = self.make_plan(4, ["--schedule", "1f1b"])
         stock = self.train(4, ["--schedule", "1f1b"])
         pooled = self.train(4, ["--schedule", "1f1b"], ["--mode", "enforce", "--plan", plan])
         self.assertEqual(training(pooled.stdout), training(stock.stdout))
@@ -156,13 +161,16 @@ class PlannedTest(EnforceCase):
             self.assertGreater(saved, 0)
             self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
 
-    def test_too_few_slots_grow(self):
-        options = ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "1"]
-        stock = self.train(4, ["--schedule", "1f1b"])
-        pooled = self.train(4, ["--schedule", "1f1b"], options)
+    def test_more_in_flight_than_planned(self):
+        plan = self.make_plan(4, ["--schedule", "1f1b"])
+        stock = self.train(4, ["--schedule", "gpipe"])
+        pooled = self.train(4, ["--schedule", "gpipe"], ["--mode", "enforce", "--plan", plan])
         self.assertEqual(training(pooled.stdout), training(stock.stdout))
-        grown = sum(device["grown"] for _, device in self.devices(self.take_reports()))
-        self.assertGreater(grown, 0)
+        devices = self.devices(self.take_reports())
+        self.assertGreater(sum(device["grown"] for _, device in devices), 0)
+        reasons = {reason["reason"] for _, device in devices for reason in device["reasons"]}
+        self.assertIn("more_in_flight", reasons)
+        self.assertEqual(sum(sum(device["conflicts"]["violated"].values()) for _, device in devices), 0)
 
 
 class ProgramTest(EnforceCase):

@@ -2,6 +2,7 @@
 """Trains with the pipeline and compares, bit for bit, with the reference that has no pipeline.
 
 Usage: test_trainer.py TRAINER REFERENCE [unittest arguments]
+TRAINER_SEEDS says how many random schedules are tried (default 40).
 """
 import itertools
 import json
@@ -18,6 +19,7 @@ TRAINER, REFERENCE = sys.argv[1:3]
 BROKEN_PATTERN = 3
 HARMFUL = ["missing-wait", "early-post", "wrong-stream", "late-read", "late-send", "foreign-write", "unseen-write"]
 MISTAKES = HARMFUL + ["oversize", "double-free", "register", "ipc-export", "comm-abort"]
+SEEDS = int(os.environ.get("TRAINER_SEEDS", "40"))  # random schedules
 NAMED = ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"]
 
 # Compute-only, V placement (stages 0 and 3 on rank 0, 1 and 2 on rank 1), backward split into input and weight parts.
@@ -243,7 +245,7 @@ class Changes(Base):
 class RandomSchedules(Base):
     def test_same_bits(self):
         shapes = set()
-        for seed in range(40):
+        for seed in range(SEEDS):
             args = ["--random-schedule", seed, "-T", 3]
             with self.subTest(seed=seed):
                 expected = self.reference(*args)
@@ -251,7 +253,7 @@ class RandomSchedules(Base):
                 self.assertEqual(self.train(*args, "--unguarded-pool", env=environment(RPSIM_SEED=seed)), expected)
             text = run(TRAINER, *args, "--print-schedule").stdout
             shapes.add((text.count("\n"), "W" in text, "RECV_F" in text))
-        self.assertGreater(len(shapes), 4)
+        self.assertGreater(len(shapes), min(4, SEEDS // 3))
 
     def test_given_numbers_are_kept(self):
         text = run(TRAINER, "--random-schedule", 3, "-S", 3, "-V", 2, "-N", 5, "--print-schedule").stdout

@@ -211,6 +211,10 @@ void rp_transfers_end_step(struct rp_transfers *t) {
 }
 
 void rp_transfers_doom(struct rp_transfers *t) {
+  float *element = rp_device_alloc(sizeof *element);
+  RP_NCCL(ncclAllReduce(element, element, 1, ncclFloat32, ncclMax, t->communicator, t->stream));
+  rp_device_synchronize(t->stream);
+  rp_device_free(element);
   t->doomed = true;
 }
 

@@ -44,7 +44,8 @@ void rp_transfers_end_step(struct rp_transfers *transfers);
 void rp_transfers_use_stream(struct rp_transfers *transfers, int which);
 /** The mistake of waiting for what is sent only, and not for what else the compute stream does. */
 void rp_transfers_be_lax(struct rp_transfers *transfers, bool lax);
-/** From now on until rp_transfers_reconnect, errors of the communicator do not matter. */
+/** Waits until all ranks are here. From then on until rp_transfers_reconnect, errors of the communicator do
+ * not matter. */
 void rp_transfers_doom(struct rp_transfers *transfers);
 /** Aborts the communicator, gives up what the step sent, and joins another one. */
 void rp_transfers_reconnect(struct rp_transfers *transfers, const ncclUniqueId *id, int ranks, int rank);

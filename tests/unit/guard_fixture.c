@@ -186,6 +186,6 @@ void guard_step(struct guard_fixture *f, size_t first, size_t count, size_t dept
     }
     if (n + 1 < depth) continue;
     guard_read(f, first + n + 1 - depth, 2);
-    rp_guard_send(f->guard, 50, UPSTREAM);
+    rp_guard_sent(f->guard, 50, UPSTREAM, BYTES);
   }
 }

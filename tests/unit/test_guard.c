@@ -91,7 +91,7 @@ static void nothing_to_share(void **state) {
       const struct guard_op *op = &program.ops[i % program.count];
       size_t buffer = guard_program_buffer(op->class, op->microbatch);
       if (op->receive) guard_receive(&f, buffer, op->class ? DOWNSTREAM : UPSTREAM, true);
-      if (op->receive && cases[c].sends) rp_guard_send(f.guard, 50, op->class ? UPSTREAM : DOWNSTREAM);
+      if (op->receive && cases[c].sends) rp_guard_sent(f.guard, 50, op->class ? UPSTREAM : DOWNSTREAM, BYTES);
       if (!op->receive) guard_read(&f, buffer, op->function);
     }
     expect_idle(&f, cases[c].reason);
@@ -352,7 +352,7 @@ static void slack_is_found(void **state) {
       guard_receive(&f, n % 8, UPSTREAM, false);
       guard_read(&f, n % 8, 1);
       rp_order_event_record(f.order, &record, 100 + n, RP_ORDER_RECORD_STREAM);
-      rp_guard_send(f.guard, 50, UPSTREAM);
+      rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
     }
     struct rp_guard_report report = guard_look(&f);
     assert_true(report.active);

@@ -55,28 +55,36 @@ struct world {
   struct rp_guard_channel channels[MOST];
   size_t channel_count, events;
   uint64_t seq, words, refused;
-  bool eager;
+  bool eager, strict, odd, blind; /* odd: two threads; blind: some streams are not known */
+  uint64_t thread;
 };
 
-static struct rp_order_site site_of(int stream) {
-  return (struct rp_order_site){7, FIRST_STREAM + (uint64_t)stream, 1, 0};
+static struct rp_order_site site_of(const struct world *w, int stream) {
+  return (struct rp_order_site){7, FIRST_STREAM + (uint64_t)stream, w->thread, 0};
+}
+
+/* Of work that nobody knows the stream of, now and then. */
+static struct rp_order_site work_site(const struct world *w, int stream) {
+  struct rp_order_site site = site_of(w, stream);
+  if (w->blind && !below(12)) site.stream = RP_ORDER_STREAM_UNKNOWN;
+  return site;
 }
 
 static size_t record(struct world *w, int stream) {
-  struct rp_order_site site = site_of(stream);
+  struct rp_order_site site = site_of(w, stream);
   lazy_record(w->device, stream, ++w->events);
   rp_order_event_record(w->order, &site, w->events, RP_ORDER_RECORD_STREAM);
   return w->events;
 }
 
 static void wait_for(struct world *w, int stream, size_t event) {
-  struct rp_order_site site = site_of(stream);
+  struct rp_order_site site = site_of(w, stream);
   lazy_wait(w->device, stream, event);
   rp_order_event_wait(w->order, &site, event);
 }
 
 static void host_sync(struct world *w, int stream) {
-  struct rp_order_site site = site_of(stream);
+  struct rp_order_site site = site_of(w, stream);
   lazy_sync(w->device, stream);
   rp_order_sync_stream(w->order, &site);
 }
@@ -101,7 +109,7 @@ static void make_idle(struct world *w, const struct rp_guard_action *action) {
     assert_int_not_equal(gap->fix, RP_ORDER_FIX_NONE);
     if (gap->fix == RP_ORDER_FIX_CONTEXT) {
       lazy_sync_all(w->device);
-      rp_order_sync_context(w->order, 1, 7);
+      rp_order_sync_context(w->order, w->thread, 7);
     } else {
       host_sync(w, (int)(gap->stream - FIRST_STREAM));
     }
@@ -155,6 +163,30 @@ static bool let_access(struct world *w, const struct use *use, struct rp_guard_a
   return true;
 }
 
+/* Released buffers lose their mapping, whether the device was waited for or not. */
+static void be_strict(struct world *w) {
+  struct rp_order_site site = site_of(w, 2);
+  struct rp_guard_action action;
+  if (!w->strict || below(4) || !rp_guard_strict_pending(w->guard)) return;
+  rp_guard_strict_prepare(w->guard, &site, &action);
+  if (below(2)) make_idle(w, &action);
+  (void)rp_guard_strict_commit(w->guard);
+  look(w);
+}
+
+/* Registered or exported: from now on its memory is its own. */
+static void let_escape(struct world *w, uint32_t flag) {
+  const struct rp_pool_site site = {.seq = ++w->seq};
+  uint64_t address = w->buffers[guard_program_buffer(below(2), below(w->program.microbatches))].address;
+  struct rp_guard_action action;
+  if (!address || rp_guard_flag_prepare(w->guard, address, flag, &site, &action)) return;
+  if (action.next == RP_GUARD_ACT) {
+    make_idle(w, &action);
+    (void)rp_guard_flag_commit(w->guard, address, flag, &site, &action);
+  }
+  look(w);
+}
+
 /* ---- the program ---- */
 
 /* Behind all that still uses the buffer, as the program itself must see to. */
@@ -175,7 +207,7 @@ static void do_receive(struct world *w, const struct use *use) {
                                      .bytes = BYTES,
                                      .comm = 50,
                                      .peer = use->op.class ? DOWNSTREAM : UPSTREAM,
-                                     .site = site_of(use->stream),
+                                     .site = work_site(w, use->stream),
                                      .seq = ++w->seq,
                                      .group = below(3) ? 0 : w->seq};
   buffer->received = true;
@@ -187,7 +219,7 @@ static void do_receive(struct world *w, const struct use *use) {
   look(w);
   if (buffer->skipped) return;
   rp_guard_receive_launched(w->guard, &receive);
-  rp_guard_send(w->guard, 50, use->op.class ? UPSTREAM : DOWNSTREAM);
+  rp_guard_sent(w->guard, 50, use->op.class ? UPSTREAM : DOWNSTREAM, BYTES);
   memset(buffer->used_on, 0, sizeof buffer->used_on);
   buffer->word = ++w->words << 8;
   buffer->used_on[use->stream] = true;
@@ -202,7 +234,7 @@ static void do_access(struct world *w, const struct use *use) {
   struct rp_guard_access access = {.address = buffer->address,
                                    .kind = RP_EVENT_KERNEL,
                                    .function = use->op.function,
-                                   .site = site_of(use->stream),
+                                   .site = work_site(w, use->stream),
                                    .seq = ++w->seq,
                                    .mode = below(2) ? RP_POOL_READ : RP_POOL_UNKNOWN_MODE};
   if (use->stream != buffer->receive_stream) wait_for(w, use->stream, buffer->event);
@@ -220,7 +252,7 @@ static void recycle(struct world *w) {
   struct rp_guard_access access = {.address = buffer->address,
                                    .kind = RP_EVENT_MEMSET,
                                    .function = 99,
-                                   .site = site_of(use.stream),
+                                   .site = work_site(w, use.stream),
                                    .seq = ++w->seq,
                                    .mode = RP_POOL_WRITE};
   after_its_uses(w, buffer, use.stream);
@@ -238,14 +270,17 @@ static void recycle(struct world *w) {
 
 /* Runs the uses in their order; `keep`: of a step that does less, one in so many is left out. */
 static void run_step(struct world *w, uint32_t microbatches, uint32_t leave_out, uint32_t recycle_one_in) {
+  size_t ends = leave_out && !below(8) ? below((uint32_t)w->program.count) : w->program.count;
   for (size_t i = 0; i < MOST; i++) {
     w->buffers[i].received = false;
     w->buffers[i].left = 0;
   }
   for (size_t i = 0; i < w->program.count; i++)
     w->buffers[guard_program_buffer(w->uses[i].op.class, w->uses[i].op.microbatch)].left++;
-  for (size_t i = 0; i < w->program.count; i++) {
+  for (size_t i = 0; i < ends; i++) {
     const struct use *use = &w->uses[i];
+    if (w->odd) w->thread = 1 + below(2);
+    be_strict(w);
     if (recycle_one_in && !below(recycle_one_in)) recycle(w);
     w->buffers[guard_program_buffer(use->op.class, use->op.microbatch)].left--;
     if (use->op.microbatch >= microbatches) continue;
@@ -254,6 +289,7 @@ static void run_step(struct world *w, uint32_t microbatches, uint32_t leave_out,
     else if (!leave_out || below(leave_out))
       do_access(w, use);
   }
+  if (ends < w->program.count) rp_guard_interrupt(w->guard, NULL);
 }
 
 /* ---- making one up ---- */
@@ -293,17 +329,23 @@ static void start(struct world *w, uint64_t seed, bool strict_order) {
   *w = (struct world){.seed = seed, .strict_order = strict_order, .device = w->device};
   w->planned = below(2);
   w->eager = below(2);
+  w->strict = !below(3);
+  w->odd = !strict_order && !below(3);
+  w->blind = !strict_order && !below(4);
+  w->thread = 1;
   make_program(w);
   shuffle(w, below(60));
   w->memory = host_device_create(UINT64_C(1) << 30);
   lazy_init(w->device, w->memory);
-  assert_int_equal(rp_order_create(NULL, &w->order), RP_OK);
+  struct rp_order_limits limits = {.components = w->blind ? 3 : 0, .events = w->blind ? 16 : 0};
+  assert_int_equal(rp_order_create(&limits, &w->order), RP_OK);
   for (int s = 0; s < STREAMS; s++)
     rp_order_stream_create(w->order, 7, FIRST_STREAM + (uint64_t)s, false);
   struct rp_guard_options options = {.slack = below(3),
                                      .slack_auto = !below(4),
                                      .every_touch_seen = true,
                                      .sends_told = true,
+                                     .strict = w->strict,
                                      .on_violation = RP_POOL_ON_STALE_REPORT};
   if (w->planned) guard_program_plan(&w->program, options.slack, &plan);
   assert_int_equal(
@@ -334,7 +376,7 @@ static void release(struct world *w) {
     assert_true(status == RP_OK || w->memory->fail_at);
     w->buffers[i].address = 0;
   }
-  rp_order_sync_context(w->order, 1, 7);
+  rp_order_sync_context(w->order, w->thread, 7);
   look(w);
 }
 
@@ -391,6 +433,8 @@ static void nothing_is_overwritten(void **state) {
                whole ? 0 : 1 + below(6), step > 3 && recycles ? 1 + below(30) : 0);
       if (step > 3 && !below(4)) shuffle(w, below(40));
       if (step == 5 && scarce) w->memory->capacity_bytes = w->memory->physical_bytes + MAPPED;
+      if (step > 3 && !below(12)) let_escape(w, below(2) ? RP_POOL_FLAG_REGISTERED : RP_POOL_FLAG_ESCAPED);
+      if (step > 5 && !below(24)) rp_guard_request_fallback(w->guard, RP_POOL_SWITCHED_OFF);
       if (!scarce && !below(12)) {
         release(w);
         allocate(w);
