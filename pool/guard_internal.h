@@ -54,6 +54,7 @@ struct rp__guard_buffer {
   uint64_t receives; /**< so far; 0: it is no receive buffer as far as is known */
   uint64_t step;     /**< of the last receive */
   uint64_t receive_bytes, comm;
+  uint64_t usual_bytes; /**< of the first receive */
   int32_t peer;
   uint32_t microbatch;        /**< counted within its source and step */
   uint32_t waiting;           /**< the receive and grouped accesses that are committed and not launched yet */
