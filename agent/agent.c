@@ -102,8 +102,14 @@ uint16_t rp__capture_flag(const struct rp_order_site *site) {
   return site->flags & RP_ORDER_CAPTURED ? RP_EVENT_FLAG_CAPTURED : 0;
 }
 
+struct rp_order_site rp_agent_site_of(uint64_t stream, uint32_t event_flags) {
+  struct rp_order_site site = rp_ordering_site(stream, event_flags);
+  site.context = rp_driver_current_context();
+  return site;
+}
+
 struct rp_order_site rp_agent_site(uint64_t stream) {
-  return rp_ordering_site(stream, rp_driver_stream_capturing(stream) ? RP_EVENT_FLAG_CAPTURED : 0);
+  return rp_agent_site_of(stream, rp_driver_stream_capturing(stream) ? RP_EVENT_FLAG_CAPTURED : 0);
 }
 
 void rp_agent_set_listener(const struct rp_agent_listener *to) {

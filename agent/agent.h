@@ -47,6 +47,8 @@ void rp_agent_set_listener(const struct rp_agent_listener *listener);
 
 /** Where this thread is, on `stream`. Asks the driver: outside of the core lock. */
 struct rp_order_site rp_agent_site(uint64_t stream);
+/** The same where RP_EVENT_FLAG_PDL and RP_EVENT_FLAG_CAPTURED are known. */
+struct rp_order_site rp_agent_site_of(uint64_t stream, uint32_t event_flags);
 
 /** Under the core lock: whether an allocation begins at `address`. */
 bool rp_agent_allocation_known(uint64_t address);

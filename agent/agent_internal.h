@@ -33,8 +33,8 @@ rp_status rp__channels_of(const struct rp_snapshot *snapshot, struct rp_guard_ch
 /* The sink's, in agent_work.c. */
 bool rp__launch_begun(void);
 void rp__launch_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words);
-void rp__op_from_cupti(const struct rp_cuda_op *op);
 void rp__launch_done(const struct rp_cuda_launch *launch, const struct rp_launch_words *words);
+void rp__op_from_cupti(const struct rp_cuda_op *op);
 void rp__op_done(const struct rp_cuda_op *op);
 
 #endif

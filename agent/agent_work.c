@@ -125,7 +125,7 @@ void rp__launch_hit(const struct rp_cuda_launch *launch, const struct rp_launch_
 void rp__launch_done(const struct rp_cuda_launch *launch, const struct rp_launch_words *words) {
   const uint32_t flags = launch->event_flags & RP_EVENT_FLAG_PDL;
   struct rp_work work = {
-      .site = rp_ordering_site(launch->stream, flags), .function = launch->function, .words = words};
+      .site = rp_agent_site_of(launch->stream, flags), .function = launch->function, .words = words};
   seen_again(&work);
 }
 
@@ -182,7 +182,7 @@ bool rp_agent_copy(const struct rp_cuda_op *op, struct rp_work *work) {
 }
 
 void rp__op_done(const struct rp_cuda_op *op) {
-  struct rp_work work = {.site = rp_ordering_site(op->stream, 0)};
+  struct rp_work work = {.site = rp_agent_site_of(op->stream, 0)};
   if (op->kind == RP_EVENT_GRAPH_LAUNCH)
     work.graph = op->aux;
   else
@@ -232,7 +232,7 @@ static void take_order(const struct rp_cuda_op *op, enum rp_event_source source)
 
 static bool take_graph(const struct rp_cuda_op *op, enum rp_event_source source, struct rp_work *work) {
   if (rp_filter_is_empty(&rp__filter)) return false;
-  *work = (struct rp_work){.site = rp_ordering_site(op->stream, 0), .graph = op->aux};
+  *work = (struct rp_work){.site = rp_agent_site_of(op->stream, 0), .graph = op->aux};
   struct rp_event event = rp__new_event(op->kind, source);
   event.stream = op->stream;
   event.aux = op->aux;

@@ -28,6 +28,7 @@ static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **p
   provenance->source = a->from_report;
   rp_status status =
       rp_plan_from_reports(a->from_report, 0, &a->options, plan, observation, message, message_size);
+  if (!status) provenance->world_size = observation->world_size;
   provenance->note = !status && observation->note[0] ? observation->note : NULL;
   return status;
 }

@@ -118,16 +118,21 @@ static void print_because(FILE *out, const json_t *report, const json_t *device,
           rp__plain_text(rp__text_of(because, "reason", "?"), word, sizeof word));
 }
 
+/* Whether buffers share memory, or did before the program gave them back. */
+static bool has_shared(const json_t *device) {
+  return json_is_object(json_object_get(device, "activation")) ||
+         json_is_true(json_object_get(device, "active")) || rp__count_of(device, "saved_peak_bytes") > 0;
+}
+
 /* A plan shares from the first step, which takes no time to set up. */
 static void print_activation(FILE *out, const json_t *report, const json_t *device) {
   const json_t *activation = json_object_get(device, "activation");
   char took[32], waited[32];
-  bool began = json_is_object(activation);
-  if (!began && !json_is_true(json_object_get(device, "active"))) return;
+  if (!has_shared(device)) return;
   double set_up = json_number_value(json_object_get(activation, "duration_seconds"));
   double waiting = json_number_value(json_object_get(device, "wait_seconds"));
   begin_line(out, report, device);
-  if (began)
+  if (json_is_object(activation))
     fprintf(out, "shared from step %llu on, set up in %s; ",
             (unsigned long long)rp__count_of(activation, "step"),
             rp__format_seconds(set_up, took, sizeof took));
@@ -139,30 +144,55 @@ static void print_activation(FILE *out, const json_t *report, const json_t *devi
           (unsigned long long)rp__count_of(device, "slack_slots"));
 }
 
-static void print_reasons(FILE *out, const json_t *report, const json_t *device) {
-  size_t i;
-  json_t *reason;
-  char what[64];
-  json_array_foreach(json_object_get(device, "reasons"), i, reason) {
-    snprintf(what, sizeof what, "%llu times", (unsigned long long)rp__count_of(reason, "count"));
-    print_because(out, report, device, rp__count_of(reason, "count") == 1 ? "once" : what, reason);
-  }
+/* Not after the program has given its buffers back: then there is nothing to share any more. */
+static void print_idle(FILE *out, const json_t *report, const json_t *device) {
+  bool given_back = rp__count_of(device, "buffers") == 0 && has_shared(device);
+  if (!given_back && !json_is_object(json_object_get(device, "refused")))
+    print_because(out, report, device, "nothing is shared", json_object_get(device, "idle"));
 }
 
-/* "1 early_reuse, 3 unordered_reuse"; false if all are zero. */
-static bool format_counts(const json_t *counts, char *out, size_t out_size) {
+/* "1 early_reuse, 3 unordered_reuse" without the kind `except` (NULL: all); false if all are zero. */
+static bool format_counts(const json_t *counts, const char *except, char *out, size_t out_size) {
   const char *kind;
   json_t *value;
   size_t used = 0;
   out[0] = '\0';
   json_object_foreach((json_t *)counts, kind, value) {
-    if (json_integer_value(value) <= 0 || used + 1 >= out_size) continue;
+    if (json_integer_value(value) <= 0 || used + 1 >= out_size || (except && strcmp(kind, except) == 0))
+      continue;
     int wrote = snprintf(out + used, out_size - used, "%s%lld %s", used ? ", " : "",
                          (long long)json_integer_value(value), kind);
     used += wrote > 0 ? (size_t)wrote : 0;
   }
   rp_cmd_plain(out);
   return out[0] != '\0';
+}
+
+/* The sentences are among the notes, once for all processes. */
+static void print_reasons(FILE *out, const json_t *report, const json_t *device) {
+  char counts[512];
+  size_t i;
+  json_t *reason, *all = json_object();
+  json_array_foreach(json_object_get(device, "reasons"), i, reason) json_object_set_new(
+      all, rp__text_of(reason, "reason", "?"), json_integer((json_int_t)rp__count_of(reason, "count")));
+  if (format_counts(all, NULL, counts, sizeof counts)) {
+    begin_line(out, report, device);
+    fprintf(out, "memory of their own for %s\n", counts);
+  }
+  json_decref(all);
+}
+
+void rp__enforced_notes(const json_t *report, void (*note)(void *context, const char *text), void *context) {
+  size_t d, i;
+  json_t *device, *reason;
+  char text[1024];
+  json_array_foreach(json_object_get(json_object_get(report, "enforcement"), "devices"), d, device) {
+    json_array_foreach(json_object_get(device, "reasons"), i, reason) {
+      snprintf(text, sizeof text, "%s: %s", rp__text_of(reason, "reason", "?"),
+               rp__text_of(reason, "text", "?"));
+      note(context, text);
+    }
+  }
 }
 
 static void format_side(const json_t *side, char *out, size_t out_size) {
@@ -199,15 +229,28 @@ static void print_violations(FILE *out, const json_t *conflicts) {
   if (more) fprintf(out, "  and %zu more, in the report\n", more);
 }
 
+/* A wait inserted is nothing to be alarmed about: most programs need some once their buffers share memory. */
+static void print_prevented(FILE *out, const json_t *report, const json_t *device, bool shadow) {
+  static const char unordered[] = "unordered_reuse";
+  const json_t *prevented = json_object_get(json_object_get(device, "conflicts"), "prevented");
+  uint64_t waits = rp__count_of(prevented, unordered);
+  char counts[512];
+  if (format_counts(prevented, unordered, counts, sizeof counts)) {
+    begin_line(out, report, device);
+    fprintf(out, "%s %s\n", shadow ? "enforcing would have prevented" : "prevented", counts);
+  }
+  if (!waits) return;
+  begin_line(out, report, device);
+  fprintf(out, "%s %llu uses wait for the one before (%s)\n", shadow ? "enforcing would have let" : "let",
+          (unsigned long long)waits, unordered);
+}
+
 static void print_conflicts(FILE *out, const json_t *report, const json_t *device, bool shadow) {
   const json_t *conflicts = json_object_get(device, "conflicts");
   char counts[512];
   uint64_t freed_twice = rp__count_of(conflicts, "double_frees");
-  if (format_counts(json_object_get(conflicts, "prevented"), counts, sizeof counts)) {
-    begin_line(out, report, device);
-    fprintf(out, "%s %s\n", shadow ? "enforcing would have prevented" : "prevented", counts);
-  }
-  if (format_counts(json_object_get(conflicts, "violated"), counts, sizeof counts)) {
+  print_prevented(out, report, device, shadow);
+  if (format_counts(json_object_get(conflicts, "violated"), NULL, counts, sizeof counts)) {
     begin_line(out, report, device);
     fprintf(out, "%s %s\n", shadow ? "enforcing would have noticed too late" : "VIOLATIONS:", counts);
     print_violations(out, conflicts);
@@ -243,8 +286,7 @@ static void print_events(FILE *out, const json_t *report, const json_t *enforcem
     if (!shadow) {
       print_because(out, report, device, "left to the driver", json_object_get(device, "refused"));
       print_activation(out, report, device);
-      if (!json_is_object(json_object_get(device, "refused")))
-        print_because(out, report, device, "nothing is shared", json_object_get(device, "idle"));
+      print_idle(out, report, device);
       print_reasons(out, report, device);
     }
     print_conflicts(out, report, device, shadow);

@@ -202,7 +202,7 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
 }
 
 /* Counts one line among those said before; lines that many processes say are printed once. */
-static void count_note(json_t *notes, const char *text) {
+static void count_note(void *notes, const char *text) {
   if (!text) return;
   json_int_t before = json_integer_value(json_object_get(notes, text));
   json_object_set_new(notes, text, json_integer(before + 1));
@@ -216,7 +216,8 @@ static bool is_needed_source(const char *name) {
 static void note_evidence(json_t *notes, const json_t *source) {
   const char *name = rp__text_of(source, "name", ""), *reason = rp__text_of(source, "reason", "");
   bool active = json_is_true(json_object_get(source, "active"));
-  if (!is_needed_source(name) || (active && !reason[0])) return;
+  bool limits = active && reason[0] && strcmp(name, "uprobes") == 0; /* where they are all there is */
+  if (!limits && (!is_needed_source(name) || (active && !reason[0]))) return;
   char text[512];
   snprintf(text, sizeof text, "%s evidence from %s: %s", active ? "limited" : "no", name,
            reason[0] ? reason : "?");
@@ -229,6 +230,7 @@ static void collect_notes(json_t *notes, const json_t *report) {
   json_array_foreach(json_object_get(report, "evidence"), index, entry) note_evidence(notes, entry);
   json_array_foreach(json_object_get(report, "warnings"), index, entry)
       count_note(notes, json_string_value(entry));
+  rp__enforced_notes(report, count_note, notes);
   const char *passive = json_string_value(json_object_get(report, "passive_reason"));
   if (passive) {
     char text[512];

@@ -41,5 +41,7 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
 /** Prints what is shared, what was prevented and what was not, and in shadow what would have been. Nothing
  * where there is nothing to say. */
 void rp__enforced_print(const struct rp_read_set *set, size_t job, FILE *out);
+/** Calls `note` with the sentences of what kept buffers from sharing. */
+void rp__enforced_notes(const json_t *report, void (*note)(void *context, const char *text), void *context);
 
 #endif

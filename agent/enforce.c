@@ -55,12 +55,24 @@ static void fill_options(struct rp_guard_options *options) {
   };
 }
 
+/* A plan leaves memory out where nothing has touched the memory before it. Who cannot see every touch may not
+ * do that: then buffers share only once they were watched. */
+const struct rp_guard_plan *rp__plan(void) {
+  if (!rp__enforce.plan || rp_cupti_active()) return rp__enforce.plan;
+  if (rp__enforce.config.cupti != RP_CUPTI_LEARN)
+    rp_warn(
+        "enforce: without CUPTI a plan cannot be followed, since calls of libraries with a runtime of their "
+        "own are not seen; buffers share memory from the third step on");
+  return NULL;
+}
+
 /* While acting, or for a shadow. */
 static rp_status create_guard(struct rp__device *device, struct rp_guard **out) {
   const struct rp_guard_sink sink = {.watch = watch, .unwatch = unwatch};
   struct rp_guard_options options;
   struct rp_backend backend;
   fill_options(&options);
+  device->planned = rp__plan() != NULL;
   if (device->memory) rp__backend(device, &backend);
   rp_status status =
       rp_guard_create(&options, device->memory ? &backend : NULL, rp__enforce.order, rp__enforce.plan, out);
@@ -131,6 +143,7 @@ rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard
   rp__enforce.shadow = config->mode != RP_MODE_ENFORCE;
   rp__enforce.unguarded = unguarded && strcmp(unguarded, "1") == 0;
   rp__enforce.order = rp_ordering();
+  if (!rp__enforce.order) return RP_ERROR_NO_MEMORY;
   if (!rp__enforce.shadow && plan_problem && plan_problem[0]) rp__refuse(NULL, "%s", plan_problem);
   rp_agent_set_listener(&listener);
   atomic_store_explicit(&rp_enforce_on_value, !rp__enforce.shadow && !rp__enforce.refused[0],

@@ -96,6 +96,7 @@ void rp_enforce_work_after(const struct rp_work *work, bool succeeded) {
   if (!work->hit || !rp__gate_enter()) return;
   rp__flight_end();
   if (succeeded) tell_launched(work);
+  rp__strict(&work->site);
   rp__gate_leave();
 }
 

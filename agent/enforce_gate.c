@@ -32,6 +32,30 @@ void rp_enforce_set_last_words(void (*write_report)(void)) {
   last_words = write_report;
 }
 
+/* ---- addresses that the driver gave away while somebody acted ---- */
+
+/* What does not fit is taken for an address of ours that was freed, should it be freed: an error that the
+ * driver would not give, so there is room for more than a thread can allocate meanwhile. */
+#define REUSED_MOST 256
+static struct { uint64_t address, bytes; } reused[REUSED_MOST]; /* core lock */
+static size_t reused_count;                                     /* core lock */
+
+static void tell_reused(uint64_t address, uint64_t bytes) {
+  for (size_t i = 0; i < RP_ENFORCE_DEVICES; i++)
+    if (rp__enforce.devices[i].guard) rp_guard_address_reused(rp__enforce.devices[i].guard, address, bytes);
+}
+
+void rp__gate_address_reused(uint64_t address, uint64_t bytes) {
+  if (!acting) {
+    tell_reused(address, bytes);
+  } else if (reused_count < REUSED_MOST) {
+    reused[reused_count].address = address;
+    reused[reused_count++].bytes = bytes;
+  }
+}
+
+/* ---- entering ---- */
+
 /* Under the lock, nobody acts. */
 static void carry_out_wishes(void) {
   int reason = atomic_exchange_explicit(&fallback_wanted, 0, memory_order_acq_rel);

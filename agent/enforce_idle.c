@@ -113,8 +113,7 @@ static rp_status wait_for_mark(struct mark *mark, uint64_t until_ns) {
   return status;
 }
 
-static rp_status wait_for_marks(struct rp__idle *idle, struct mark *marks, size_t count, uint64_t within_ns) {
-  uint64_t until_ns = within_ns ? rp_now_ns() + within_ns : UINT64_MAX;
+static rp_status wait_for_marks(struct rp__idle *idle, struct mark *marks, size_t count, uint64_t until_ns) {
   rp_status status = RP_OK;
   for (size_t i = 0; i < count; i++) {
     if (status == RP_OK) status = wait_for_mark(&marks[i], until_ns);
@@ -148,23 +147,29 @@ static rp_status wait_for_context(struct rp__idle *idle, uint64_t context) {
   return RP_OK;
 }
 
+/* Makes the mark that tells when the gap is closed, or waits for all of the gap's context. */
+static rp_status close_gap(struct rp__idle *idle, const struct rp_order_gap *gap, struct mark *mark,
+                           bool may_block, bool *marked) {
+  rp_status status = RP_ERROR_UNAVAILABLE;
+  *marked = false;
+  if (!rp__waits_for_host(gap) && !idle->host_only) status = make_mark(gap, mark);
+  *marked = status == RP_OK;
+  return !*marked && may_block ? wait_for_context(idle, gap->context) : status;
+}
+
 rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
-                        uint64_t within_ns) {
+                        uint64_t until_ns, bool may_block) {
   struct mark marks[RP_GUARD_ACTION_WAITS];
   size_t made = 0;
   rp_status status = RP_OK;
   uint8_t busy = rp_thread.busy;
   rp_thread.busy = 1;
   for (size_t i = 0; i < count && status == RP_OK; i++) {
-    if (done(idle, gaps[i].token)) continue;
-    bool by_mark = stream_of_mark(&gaps[i]) != RP_ORDER_STREAM_UNKNOWN;
-    if (by_mark)
-      status = make_mark(&gaps[i], &marks[made]);
-    else
-      status = within_ns ? RP_ERROR_UNAVAILABLE : wait_for_context(idle, gaps[i].context);
-    if (by_mark && status == RP_OK) made++;
+    bool marked = false;
+    if (!done(idle, gaps[i].token)) status = close_gap(idle, &gaps[i], &marks[made], may_block, &marked);
+    if (marked) made++;
   }
-  rp_status waited = wait_for_marks(idle, marks, made, status == RP_OK ? within_ns : 1);
+  rp_status waited = wait_for_marks(idle, marks, made, status == RP_OK ? until_ns : 0);
   rp_thread.busy = busy;
   return status == RP_OK ? waited : status;
 }

@@ -21,6 +21,7 @@ struct rp__device {
   struct rp_backend driver;        /**< of `memory`; called without the lock */
   uint64_t context;                /**< that the buffers belong to; written while acting */
   bool tried;
+  bool planned;      /**< the guard has a plan */
   uint32_t peers;    /**< bits: devices that may read this one's memory */
   char refused[256]; /**< why not, "word: sentence" */
 };
@@ -57,6 +58,9 @@ void rp__gate_act(void);
 void rp__gate_acted(void);
 /** Under the lock: somebody acts. */
 bool rp__gate_acting(void);
+/** Under the lock: the driver gave the range to the program by itself. The guards are told, at once or when
+ * nobody acts. */
+void rp__gate_address_reused(uint64_t address, uint64_t bytes);
 /** Asks for the end of the process, at the next rp__gate_leave. */
 void rp__gate_want_abort(void);
 
@@ -65,6 +69,8 @@ void rp__gate_want_abort(void);
 /** The device's memory for its guard: gives the lock up around each call of the driver. */
 void rp__backend(struct rp__device *device, struct rp_backend *out);
 
+/** The plan, as long as it can be followed, else NULL. */
+const struct rp_guard_plan *rp__plan(void);
 /** Device with its guard, made if it is the first time (acts); NULL: none, or refused. */
 struct rp__device *rp__device_get(int ordinal);
 /** The device whose guard has a buffer at `address`, else NULL. */
@@ -89,6 +95,9 @@ bool rp__ask(struct rp__device *device, const struct rp__question *question);
  * one. */
 bool rp__ask_access(const struct rp_guard_access *access, bool *hit);
 
+/** Inside the gate, after the call at `site`: strict mode's part, see rp_guard_strict_prepare. */
+void rp__strict(const struct rp_order_site *site);
+
 /** Under the lock: something was launched that the guards know of. */
 void rp__note_activity(void);
 uint64_t rp__activity(void);
@@ -96,23 +105,24 @@ uint64_t rp__activity(void);
 /** Under the lock: this thread has been told to go on with a call, and has made it (or given it up). */
 void rp__flight_begin(void);
 void rp__flight_end(void);
-/** Under the lock: calls of other threads, and of all, that are between the two. */
+/** Under the lock: another thread is between the two. */
 bool rp__others_in_flight(void);
-bool rp__any_in_flight(void);
 
 /** What is not known to be idle yet. */
 struct rp__idle {
   rp_order_token done[4 * RP_GUARD_ACTION_WAITS]; /**< accesses that are complete */
   size_t count;
-  bool everything; /**< the device was done with everything when `activity` was that */
+  bool host_only;    /**< the driver takes no waits between streams */
+  unsigned refusals; /**< of the driver, so far */
+  bool everything;   /**< the device was done with everything when `activity` was that */
   uint64_t activity;
 };
 /** Under the lock: are all of them complete? */
 bool rp__idle_known(const struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count);
-/** Outside of the gate: waits for them. With `within_ns` no longer than that, and only by asking; 0: as long
- * as it takes. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE: nothing can tell. */
+/** Outside of the gate: waits for them, until then. `may_block`: where only that would tell, for the whole
+ * context, however long it takes. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE: nothing can tell. */
 rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
-                        uint64_t within_ns);
+                        uint64_t until_ns, bool may_block);
 /** Whether only a wait of the host closes the gap. */
 bool rp__waits_for_host(const struct rp_order_gap *gap);
 /** Sleeps. */

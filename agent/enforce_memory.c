@@ -31,11 +31,12 @@ static bool receives_are_gated(struct rp__device *device) {
   return false;
 }
 
-/* Inside the gate. */
+/* Inside the gate. A guard that was made with a plan follows it as long as all that it needs is there. */
 static struct rp__device *device_for(int ordinal, uint64_t bytes) {
   struct rp__device *device = rp__device_get(ordinal);
   if (!device || !rp_guard_wants(device->guard, bytes)) return NULL;
-  return rp__enforce.plan && !receives_are_gated(device) ? NULL : device;
+  if (!device->planned) return device;
+  return rp__plan() && receives_are_gated(device) ? device : NULL;
 }
 
 bool rp_enforce_allocate(uint64_t bytes, uint64_t *address) {

@@ -266,11 +266,19 @@ void rp_enforce_plan_free(struct rp_guard_plan *plan) {
 
 /* --- which rank --- */
 
-static rp_status choose_rank(const struct rp_config *config, int rank, int world_size, size_t ranks,
-                             size_t *out, const struct line *line) {
-  int said = config->plan_rank >= 0                           ? config->plan_rank
-             : world_size >= 0 && (size_t)world_size == ranks ? rank
-                                                              : -1;
+/* Of how many ranks the job must be for its ranks to be those of the plan. */
+static size_t ranks_of_job(const struct rp_planned *planned) {
+  const json_t *world = json_object_get(json_object_get(planned->json, "provenance"), "world_size");
+  return json_is_integer(world) && json_integer_value(world) > 0 ? (size_t)json_integer_value(world)
+                                                                 : rp_planned_rank_count(planned);
+}
+
+static rp_status choose_rank(const struct rp_config *config, int rank, int world_size,
+                             const struct rp_planned *planned, size_t *out, const struct line *line) {
+  size_t ranks = rp_planned_rank_count(planned), job = ranks_of_job(planned);
+  int said = config->plan_rank >= 0                         ? config->plan_rank
+             : world_size >= 0 && (size_t)world_size == job ? rank
+                                                            : -1;
   if (said >= 0 && (size_t)said < ranks) {
     *out = (size_t)said;
     return RP_OK;
@@ -284,10 +292,11 @@ static rp_status choose_rank(const struct rp_config *config, int rank, int world
         "plan_rank_unknown: the launcher does not say which rank this process is; set RECVPOOL_PLAN_RANK "
         "to its rank in the plan, 0 to %zu",
         ranks - 1);
-  return say(line, RP_ERROR_NOT_FOUND,
-             "plan_rank_unknown: the plan has %zu ranks and the job %d; set RECVPOOL_PLAN_RANK to this "
-             "process's rank in the plan, 0 to %zu",
-             ranks, world_size, ranks - 1);
+  return say(
+      line, RP_ERROR_NOT_FOUND,
+      "plan_rank_unknown: the plan is for a job of %zu ranks and this one has %d; set RECVPOOL_PLAN_RANK "
+      "to this process's rank in the plan, 0 to %zu",
+      job, world_size, ranks - 1);
 }
 
 /* --- what the process is told --- */
@@ -308,6 +317,13 @@ static rp_status read_plan(const char *path, struct rp_planned *out, char *messa
   return rp_plan_read(path, out, message, message_size);
 }
 
+/* Nothing to share, and nothing to guard either. */
+static rp_status nothing_for(size_t rank, struct rp_guard_plan **out, const struct line *line) {
+  rp_enforce_plan_free(*out);
+  *out = NULL;
+  return say(line, RP_ERROR_NOT_FOUND, "plan_has_nothing: the plan lists no receives of rank %zu", rank);
+}
+
 static rp_status load_file(const struct rp_config *config, int rank, int world_size,
                            struct rp_guard_plan **out, const struct line *line) {
   struct rp_planned planned;
@@ -321,10 +337,13 @@ static rp_status load_file(const struct rp_config *config, int rank, int world_s
   if (ranks == 0)
     status = say(line, RP_ERROR_INVALID, "plan_unusable: %s: the plan lists no ranks; make the plan again",
                  shown_path(config->plan_path));
-  if (!status) status = choose_rank(config, rank, world_size, ranks, &chosen, line);
+  if (!status) status = choose_rank(config, rank, world_size, &planned, &chosen, line);
   if (!status) {
     status = rp__enforce_plan_build(&planned, chosen, out, what, sizeof what);
-    if (status) (void)say(line, status, "plan_unusable: %s: %s", shown_path(config->plan_path), what);
+    if (status)
+      (void)say(line, status, "plan_unusable: %s: %s", shown_path(config->plan_path), what);
+    else if ((*out)->class_count == 0)
+      status = nothing_for(chosen, out, line);
   }
   rp_planned_fini(&planned);
   return status;

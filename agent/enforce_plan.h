@@ -18,8 +18,8 @@
 /** Builds what `config` asks for. `rank` and `world_size` are those of the process, -1 where not known.
  * RP_OK with *out NULL: nothing was given, the guard finds out by itself. On failure *out is untouched and
  * `message` holds one line "word: sentence" that says what is wrong and the mend: plan_rank_unknown
- * (RP_ERROR_NOT_FOUND), or plan_unusable (as rp_plan_read, and RP_ERROR_NO_MEMORY). Free with
- * rp_enforce_plan_free. Reads a file; no thread needs to be kept away. */
+ * or plan_has_nothing (RP_ERROR_NOT_FOUND), or plan_unusable (as rp_plan_read, and RP_ERROR_NO_MEMORY). Free
+ * with rp_enforce_plan_free. Reads a file; no thread needs to be kept away. */
 rp_status rp_enforce_plan_load(const struct rp_config *config, int rank, int world_size,
                                struct rp_guard_plan **out, char *message, size_t message_size);
 /** NULL is allowed. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/agent.h"
 #include "agent/enforce_internal.h"
 
 /* The report thread waits no longer than this for somebody who acts; its next report says more. */
@@ -14,8 +15,33 @@ uint64_t rp_enforce_violations(void) {
   if (!rp__gate_enter_within(COLLECT_WAIT_NS)) return 0;
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
     if (rp__enforce.devices[i].guard) violations += rp_guard_violations(rp__enforce.devices[i].guard);
-  rp__gate_leave();
+  rp_agent_unlock(); /* the report does not end the process */
   return violations;
+}
+
+/* Inside the gate. Steps since buffers began to share; false: they do not. */
+static bool sharing_steps(const struct rp_guard *guard, uint64_t *steps) {
+  struct rp_guard_report report;
+  if (rp_guard_report(guard, &report) != RP_OK) return false;
+  bool active = report.active;
+  *steps = report.steps - report.activated_step;
+  rp_guard_report_fini(&report);
+  return active;
+}
+
+bool rp_enforce_active(uint64_t *steps) {
+  bool active = false;
+  if (rp__enforce.shadow || !rp__gate_enter_within(COLLECT_WAIT_NS)) return false;
+  *steps = UINT64_MAX;
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++) {
+    uint64_t of_device;
+    const struct rp_guard *guard = rp__enforce.devices[i].guard;
+    if (!guard || !sharing_steps(guard, &of_device)) continue;
+    active = true;
+    if (of_device < *steps) *steps = of_device;
+  }
+  rp_agent_unlock();
+  return active;
 }
 
 /* Inside the gate. */
@@ -35,7 +61,7 @@ bool rp_enforce_collect(struct rp_enforce_report *out) {
   for (int i = 0; i < RP_ENFORCE_DEVICES && status == RP_OK; i++)
     if (rp__enforce.devices[i].tried)
       status = collect_device(&rp__enforce.devices[i], &out->devices[out->device_count++]);
-  rp__gate_leave();
+  rp_agent_unlock(); /* the report does not end the process */
   if (status != RP_OK) rp_enforce_report_fini(out);
   return status == RP_OK;
 }

@@ -61,7 +61,7 @@ static void die_with_report(void) {
 static void start_enforce(const struct rp_config *config) {
   static struct rp_process_info process; /* too large for a stack that is not ours */
   struct rp_guard_plan *plan = NULL;
-  char problem[256] = "";
+  char problem[512] = "";
   if (config->mode == RP_MODE_ENFORCE) {
     rp_identity_rank(&process);
     (void)rp_enforce_plan_load(config, process.rank, process.world_size, &plan, problem, sizeof problem);

@@ -154,9 +154,10 @@ static json_t *options_json(const struct rp_plan *plan) {
 
 static json_t *provenance_json(const struct rp_plan *plan, const struct rp_plan_provenance *p) {
   json_t *source = json_string(p->source);
-  return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s?}", "kind", p->kind, "source",
+  return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:o, s:s, s:s?}", "kind", p->kind, "source",
                    source ? source : json_string("(name is not UTF-8)"), "ranks", (int)plan->ranks, "stages",
                    (int)plan->stages, "microbatches", (int)plan->microbatches, "replicas", (int)p->replicas,
+                   "world_size", p->world_size ? json_integer(p->world_size) : json_null(),
                    "recvpool_version", p->recvpool, "note", p->note);
 }
 

@@ -27,6 +27,7 @@ struct rp_plan_provenance {
   const char *kind;     /**< "schedule", "lowered_file" or "report" */
   const char *source;   /**< name of the schedule, or the path of the file */
   int32_t replicas;     /**< how often the job has this pipeline */
+  int32_t world_size;   /**< ranks of the job, where those of the plan are numbered as in it; 0 = not known */
   const char *recvpool; /**< version of the writer */
   const char *note;     /**< one sentence that a reader must know, or NULL */
 };

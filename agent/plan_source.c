@@ -180,11 +180,12 @@ static bool has_ranks(const struct rp_read_set *set) {
   return true;
 }
 
-static void take_note(const struct rp_read_set *set, const struct observed *o, int32_t ranks,
+static void take_note(const struct rp_read_set *set, const struct observed *o, int32_t ranks, bool numbered,
                       struct rp_plan_observation *out) {
   uint64_t world = count_of(json_object_get(set->reports[0].json, "process"), "world_size"), all = world;
   if (all < (uint64_t)ranks) all = (uint64_t)ranks;
   *out = (struct rp_plan_observation){.by_receipt = o->just_in_time > 0};
+  if (numbered && world <= INT32_MAX) out->world_size = (int32_t)world;
   int used = 0;
   if (set->count < all)
     used = snprintf(out->note, sizeof(out->note),
@@ -229,7 +230,7 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
     return status;
   }
   qsort(o.items, o.count, sizeof(*o.items), compare_items);
-  take_note(set, &o, ranks, observation);
+  take_note(set, &o, ranks, numbered, observation);
   status = rp__plan_build(o.items, o.count, ranks, o.stages, o.microbatches, options, out);
   if (status)
     snprintf(message, message_size, "%s: %s", path,

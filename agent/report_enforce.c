@@ -222,6 +222,7 @@ static void put_pool(struct rp__emit *emit, const struct rp_pool_info *pool, boo
   rp__put_u64(emit, "buffers_bound", pool->bound);
   rp__put_u64(emit, "buffers_private", pool->private_buffers);
   rp__put_u64(emit, "buffers_lost", pool->lost);
+  rp__put_u64(emit, "buffers_concealed", pool->concealed);
   rp__put_u64(emit, "receives", pool->receives);
   rp__put_u64(emit, "accesses", pool->accesses);
   rp__put_u64(emit, "grown", pool->grown);
@@ -258,6 +259,12 @@ static json_t *device_json(const struct rp_report *report, const struct rp_enfor
   rp__put(&emit, "reasons", reasons_json(&guard->pool, failed));
   rp__put(&emit, "order", order_json(&guard->order, failed));
   rp__put_u64(&emit, "pending_dropped", guard->pending_dropped);
+  rp__put_u64(&emit, "freed_forgotten", guard->freed_forgotten);
+  rp__put_u64(&emit, "evidence_merged", guard->evidence_merged);
+  rp__put_u64(&emit, "unowned_receives", guard->unowned_receives);
+  rp__put_u64(&emit, "boundary_failures", guard->boundary_failures);
+  rp__put_bool(&emit, "plan_departed", guard->plan_departed);
+  rp__put_u64(&emit, "concealed", guard->concealed);
   rp__put_u64(&emit, "guard_bytes", guard->guard_bytes);
   rp__put(&emit, "memory", memory_json(&device->memory, failed));
   return emit.object;

@@ -55,14 +55,14 @@ struct rp_thread {
   uint64_t order_thread; /**< id for the order of streams, 0 until first used; see agent/ordering.h */
   uint64_t order_work;   /**< work that this thread has begun, 0 = none */
   uint64_t order_object; /**< object and kind of the order-making call that is interposed, kind 0 = none */
-  uint64_t work_seq, work_time_ns; /**< of the first event of the work that this thread told last */
   uint8_t order_kind;
   uint8_t order_copy;   /**< enum rp_order_copy of order_work */
   uint8_t order_hooked; /**< interposed calls in the call stack that tell their work themselves */
   uint8_t order_wanted; /**< the next work's token will be asked for */
   uint8_t
       order_learned; /**< the thread has waited for something since it last told work on a legacy stream */
-  uint64_t group;    /**< number of the open NCCL group, unique in the process; 0 = none */
+  uint64_t work_seq, work_time_ns;    /**< of the first event of the work that this thread told last */
+  uint64_t group;                     /**< number of the open NCCL group, unique in the process; 0 = none */
   struct rp_enforce_group *transfers; /**< of the open group, posted and not launched; see agent/enforce.h */
   uint32_t tid;
   uint32_t in_flight;   /**< calls that a guard was asked about and that are not made yet */

@@ -24,8 +24,7 @@ struct rp_use {
 struct rp_work {
   struct rp_order_site site;
   uint64_t function, seq, time_ns;     /**< of its first event */
-  uint64_t graph;                      /**< RP_EVENT_GRAPH_LAUNCH: the executable graph, else 0 */
-  bool sync_copy;                      /**< of the synchronous family */
+  uint64_t graph;                      /**< a graph launch: the executable graph, else 0 */
   bool hit;                            /**< set when asked about: a guard knows a buffer of it */
   const struct rp_launch_words *words; /**< a launch: its words, else NULL */
   struct rp_use uses[2];               /**< otherwise */

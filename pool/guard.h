@@ -183,9 +183,17 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
 rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_receive *receive,
                                   const struct rp_guard_action *action);
 /** NCCL has launched it: after the call, or after the end of its group, has succeeded. Until then the
- * buffer's order is unknown. Tells the order. */
+ * buffer's order is unknown. Tells the order (rp_order_access) if the buffer is ours. */
 void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive);
-/** A send to that peer is posted, from whatever memory (options: sends_told). Cheap. */
+/** The same for a caller that has told the order itself, of the call or of its group: `token` is what that
+ * answered. */
+void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,
+                              rp_order_token token);
+/** A send of `bytes` to that peer is posted, from whatever memory (options: sends_told). Told before the
+ * call. With it, a plan of sizes alone takes messages for released only as fast as they are answered. Cheap.
+ */
+void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes);
+/** The same where the size is not known: for options.sends_told alone. */
 void rp_guard_send(struct rp_guard *guard, uint64_t comm, int32_t peer);
 
 /* ---- boundaries ---- */

@@ -39,7 +39,8 @@ static bool maps(const struct rp_pool_decision *decision) {
 /* Untouched memory that may be lent is watched; once it was touched it is the program's. */
 static void touched(struct rp_guard *guard, uint32_t id) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
-  if (buffer->watched && !buffer->receives) rp__guard_unwatch(guard, id);
+  if (!buffer->watched || buffer->receives) return;
+  if (rp__guard_info(guard, id).binding != RP_POOL_UNBOUND) rp__guard_unwatch(guard, id);
 }
 
 static rp_status do_commit(struct rp_guard *guard, uint32_t id, const struct rp_guard_access *access,
@@ -195,7 +196,8 @@ void rp_guard_pending_drain(struct rp_guard *guard) {
   if (!guard->pending_overflow) return;
   guard->pending_overflow = false;
   for (uint32_t id = 0; id < guard->buffer_count; id++)
-    if (guard->buffers[id].in_use) rp__guard_frontier_unknown(guard, &guard->buffers[id]);
+    if (guard->buffers[id].in_use && guard->buffers[id].receives)
+      rp__guard_frontier_unknown(guard, &guard->buffers[id]);
 }
 
 /* ---- addresses that get out of our sight ---- */

@@ -31,11 +31,37 @@ static bool eligible(const struct rp__guard_buffer *buffer, const struct rp_pool
          info->class_id == RP_POOL_NONE && !info->flags;
 }
 
-bool rp__guard_candidates(const struct rp_guard *guard) {
+static void because(struct rp_guard *guard, enum rp_reason reason) {
+  rp__guard_why_idle(guard, rp_reason_name(reason), rp_reason_text(reason));
+}
+
+static void because_in_use(struct rp_guard *guard) {
+  rp__guard_why_idle(guard, "in_use", "Messages of a step were still in use when the next step began.");
+}
+
+/* What keeps a buffer from sharing before anybody asks about its label. */
+static void why_not(struct rp_guard *guard, const struct rp__guard_buffer *buffer,
+                    const struct rp_pool_buffer_info *info) {
+  if (info->flags & RP_POOL_FLAG_GRAPH)
+    because(guard, RP_REASON_GRAPH_CAPTURED);
+  else if (info->flags & RP_POOL_FLAG_ESCAPED)
+    rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_ESCAPED), rp_pool_reason_text(RP_POOL_ESCAPED));
+  else if (info->flags)
+    rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_REGISTERED),
+                       rp_pool_reason_text(RP_POOL_REGISTERED));
+  else if (!buffer->now.total)
+    because(guard, RP_REASON_NO_ACCESS_EVIDENCE);
+  else if (open_life(info))
+    because_in_use(guard);
+}
+
+bool rp__guard_candidates(struct rp_guard *guard) {
   size_t found = 0;
   for (size_t i = 0; i < guard->received_before.count && found < 2; i++) {
     const struct rp__guard_buffer *buffer = rp__guard_entry(guard, &guard->received_before.at[i]);
     struct rp_pool_buffer_info info = rp__guard_info(guard, guard->received_before.at[i].id);
+    if (!buffer) continue;
+    why_not(guard, buffer, &info);
     found += eligible(buffer, &info) && !open_life(&info);
   }
   return found >= 2;
@@ -76,21 +102,13 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
 
 /* ---- one group ---- */
 
-static void because(struct rp_guard *guard, enum rp_reason reason) {
-  rp__guard_why_idle(guard, rp_reason_name(reason), rp_reason_text(reason));
-}
-
 /* Was the peer sent to in the last two steps? Where nothing ever goes back nothing was trained. */
 static bool answered(const struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
   if (!guard->options.sends_told) return true;
-  for (uint32_t i = 0; i < guard->peer_count; i++) {
-    const struct rp__guard_peer *peer = &guard->peers[i];
-    if (peer->comm != buffer->comm || peer->peer != buffer->peer) continue;
-    /* The step that begins may have sent already. */
-    bool begun = peer->step == guard->step;
-    return (begun ? peer->step_before : peer->step) == guard->step - 1;
-  }
-  return false;
+  const struct rp__guard_peer *peer = rp__guard_peer_of(guard, buffer->comm, buffer->peer);
+  if (!peer) return false;
+  bool begun = peer->step == guard->step; /* the step that begins may have sent already */
+  return (begun ? peer->step_before : peer->step) == guard->step - 1;
 }
 
 /* RP_OK: all released and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now. */
@@ -115,7 +133,7 @@ static rp_status group_ready(struct rp_guard *guard, const struct group *group) 
     return RP_ERROR_STATE;
   }
   if (!open) return RP_OK;
-  rp__guard_why_idle(guard, "in_use", "Messages of a step were still in use when the next step began.");
+  because_in_use(guard);
   return RP_ERROR_BUSY;
 }
 

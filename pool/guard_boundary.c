@@ -1,6 +1,5 @@
 /* Steps, and what is done between two of them. A step ends when a buffer is received into again. */
 #include "pool/guard_internal.h"
-#include "pool/tracker.h"
 
 /* What fails again and again is tried less and less often, but never given up. */
 #define RETRY_DISTANCE_MOST 64
@@ -32,7 +31,7 @@ static uint32_t what_is_due(struct rp_guard *guard) {
   if (info.fallback_pending || info.pins_pending || info.cleanup_pending) due |= RP__GUARD_DUE_QUIESCENT;
   bool steady = guard->stable >= guard->options.watch_steps && guard->pattern != guard->decided;
   if (!guard->plan.given && !guard->off && steady && rp__guard_candidates(guard))
-    due |= RP__GUARD_DUE_ACTIVATE;
+    due |= RP__GUARD_DUE_ACTIVATE; /* else it says why not */
   return due;
 }
 
@@ -48,9 +47,6 @@ void rp__guard_step_end(struct rp_guard *guard) {
   rp_pool_step_end(guard->pool);
   guard->step++;
   rp__guard_plan_step(guard);
-  if (!guard->off && !guard->decided && guard->step > guard->options.watch_steps)
-    rp__guard_why_idle(guard, rp_reason_name(RP_REASON_UNSTABLE_PATTERN),
-                       rp_reason_text(RP_REASON_UNSTABLE_PATTERN));
   guard->due = what_is_due(guard);
 }
 

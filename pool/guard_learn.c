@@ -2,9 +2,8 @@
  * buffer in between is what the next lifetime is expected to do again, and when it has, the message is
  * released.
  *
- * `learned` is the larger of the last two lifetimes, key by key, so that a buffer is not called released too
- * early after a step that needed less. Once the buffer shares a slot it never shrinks: two evaluations in a
- * row must not make the forward pass of the training after them look like the last reader.
+ * `learned` is the last lifetime; once the buffer shares a slot, the largest ever, key by key: evaluations
+ * must not make the forward pass of the training after them look like the last reader.
  */
 #include "pool/guard_internal.h"
 
@@ -70,13 +69,8 @@ void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id) {
   buffer->post_before = buffer->post;
   buffer->last_before = buffer->last;
   if (buffer->receives && !buffer->broken) {
-    if (rp__guard_info(guard, id).binding == RP_POOL_BOUND) {
-      set_raise(&buffer->learned, &buffer->now);
-    } else {
-      buffer->learned = buffer->now;
-      set_raise(&buffer->learned, &buffer->before);
-    }
-    buffer->before = buffer->now;
+    if (rp__guard_info(guard, id).binding != RP_POOL_BOUND) buffer->learned = (struct rp__access_set){0};
+    set_raise(&buffer->learned, &buffer->now);
     buffer->lifetimes++;
   }
   buffer->now = (struct rp__access_set){0};
@@ -100,14 +94,16 @@ void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_
                      rp_order_token token) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   if (access->group && buffer->waiting) buffer->waiting--;
+  if (!buffer->receives)
+    return; /* shares nothing, and a receive comes after all this by the program's doing */
   rp_order_frontier_add(guard->order, &buffer->frontier, token);
   buffer->serial = ++guard->serial;
-  if (!buffer->receives || (access->site.flags & RP_ORDER_CAPTURED)) return;
   bool was_done = done(buffer);
   uint64_t key = rp__guard_key(access);
   set_add(&buffer->now, key, 1);
   guard->evidence_merged += set_find(&buffer->now, key) == buffer->now.used;
   buffer->last = ++guard->clock;
+  rp__guard_plan_touched(guard, buffer);
   if (was_done || buffer->waiting || !done(buffer)) return;
   if (rp_pool_release(guard->pool, id) == RP_OK && guard->options.strict) guard->strict_pending = true;
 }

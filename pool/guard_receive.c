@@ -51,7 +51,9 @@ static enum rp_pool_order judge(const struct rp_guard *guard, const struct rp_gu
   if (tenant->waiting) return RP_POOL_ORDER_NEVER; /* of an open group, ours perhaps */
   size_t gaps = rp_order_gaps(guard->order, &tenant->frontier, &receive->site, action->waits);
   if (!gaps) return RP_POOL_ORDER_YES;
-  bool can = !(receive->site.flags & RP_ORDER_PROGRAMMATIC); /* such a launch does not mind waits */
+  /* Not of a launch that does not mind waits, and not on a stream that nobody can name. */
+  bool can =
+      !(receive->site.flags & RP_ORDER_PROGRAMMATIC) && receive->site.stream != RP_ORDER_STREAM_UNKNOWN;
   for (size_t i = 0; i < gaps; i++)
     can &= action->waits[i].fix == RP_ORDER_FIX_WAIT;
   if (can) action->wait_count = gaps;
@@ -70,16 +72,25 @@ static rp_status decide(struct rp_guard *guard, const struct rp_guard_receive *r
   return status;
 }
 
-/* Tests: the receive takes the slot whatever is in it, and what that was is counted as it happened. */
+/* Tests: the receive takes the slot whatever is in it, and what that was is counted as it happened. A slot of
+ * the wrong size is still that of the buffer. */
 static rp_status decide_unguarded(struct rp_guard *guard, const struct rp_guard_receive *receive,
                                   struct rp_pool_post *post, struct rp_guard_action *action) {
   rp_status status = decide(guard, receive, post, action);
   struct rp_pool_conflict conflict = action->decision.conflict;
-  bool reuse = conflict.kind == RP_POOL_EARLY_REUSE || conflict.kind == RP_POOL_UNORDERED_REUSE;
-  if (status || !reuse) return status;
-  (void)rp_pool_release(guard->pool, conflict.earlier_buffer);
-  post->order = RP_POOL_ORDER_YES;
-  status = rp_pool_receive_decide(guard->pool, post, &action->decision);
+  struct rp_pool_post fitting = *post;
+  uint32_t tenant = conflict.earlier_buffer;
+  if (status || conflict.kind == RP_POOL_NO_CONFLICT) return status;
+  if (conflict.kind == RP_POOL_SIZE_MISMATCH) {
+    struct rp_pool_buffer_info info = rp__guard_info(guard, post->buffer);
+    if (info.binding != RP_POOL_BOUND) return RP_OK;
+    (void)rp_pool_slot(guard->pool, info.class_id, info.slot, &tenant, NULL);
+    fitting.address = info.address;
+    fitting.bytes = guard->buffers[post->buffer].receive_bytes;
+  }
+  (void)rp_pool_release(guard->pool, tenant);
+  fitting.order = RP_POOL_ORDER_YES;
+  status = rp_pool_receive_decide(guard->pool, &fitting, &action->decision);
   action->wait_count = 0;
   conflict.prevented = false;
   action->decision.conflict = conflict;
@@ -178,7 +189,10 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   buffer->post = buffer->last = buffer->ready = ++guard->clock;
   buffer->received = *site;
   rp__guard_watch(guard, id);
-  if (buffer->partial) return;
+  if (buffer->partial) {
+    guard->partial_receives++;
+    return;
+  }
   rp__guard_list_add(guard, &guard->received, id);
   if (guard->options.slack_auto) rp__guard_note_ready(guard, &receive->site);
 }
@@ -208,7 +222,13 @@ rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_
 
 void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive) {
   uint32_t id;
-  rp_order_token token = rp_order_access(guard->order, &receive->site);
+  if (rp_pool_find(guard->pool, receive->address, &id)) return;
+  rp_guard_receive_ordered(guard, receive, rp_order_access(guard->order, &receive->site));
+}
+
+void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,
+                              rp_order_token token) {
+  uint32_t id;
   if (rp_pool_find(guard->pool, receive->address, &id)) return;
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   if (!buffer->receives) return;

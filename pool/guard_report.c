@@ -18,6 +18,7 @@ static rp_status copy_classes(const struct rp_guard *guard, uint32_t count, stru
     struct rp_guard_class_report *copy = &out->classes[out->class_count];
     const struct rp__guard_class *known = class_of(guard, id);
     if (rp_pool_class(guard->pool, id, &copy->info) || !copy->info.spec.slots) continue;
+    if (known) copy->info.spec.buffers = known->buffers;
     copy->stage = known ? known->stage : -1;
     copy->direction = known ? known->direction : RP_DIRECTION_UNKNOWN;
     copy->depth = known ? known->depth : 0;
@@ -39,12 +40,22 @@ static rp_status copy_conflicts(const struct rp_guard *guard, struct rp_guard_re
 /* Why nothing is shared. */
 static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   const struct rp__guard_plan *plan = &guard->plan;
+  bool steady = guard->stable >= guard->options.watch_steps;
   if (out->active) {
     out->idle_reason = out->idle_text = "";
   } else if (plan->given && !plan->usable) {
     out->idle_reason = "plan_not_usable";
     out->idle_text = plan->problem;
-  } else if (guard->idle_word && (!plan->given || guard->off)) {
+  } else if (guard->off) {
+    out->idle_reason = guard->idle_word;
+    out->idle_text = guard->idle_text;
+  } else if (!plan->given && guard->step > guard->options.watch_steps && !steady) {
+    out->idle_reason = rp_reason_name(RP_REASON_UNSTABLE_PATTERN);
+    out->idle_text = rp_reason_text(RP_REASON_UNSTABLE_PATTERN);
+  } else if (!plan->given && guard->partial_receives && guard->partial_receives == out->pool.receives) {
+    out->idle_reason = rp_reason_name(RP_REASON_SHARED_ALLOCATION);
+    out->idle_text = rp_reason_text(RP_REASON_SHARED_ALLOCATION);
+  } else if (!plan->given && steady && guard->idle_word) {
     out->idle_reason = guard->idle_word;
     out->idle_text = guard->idle_text;
   } else if (guard->any_departed) {

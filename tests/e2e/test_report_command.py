@@ -144,8 +144,11 @@ class ReportCommandTest(support.TestCase):
                       [line.split() for line in result.stdout.splitlines()])
         for words in ("rank 1, node/one:1001, device 0: shared from step 2 on, set up in 1.5 ms; 3 waits inserted, "
                       "250.0 us waited; slack 1",
-                      "rank 1, node/one:1001, device 0: once: All slots were in use",
-                      "rank 0, node/one:1000, device 0: prevented 1 early_reuse, 3 unordered_reuse",
+                      "rank 1, node/one:1001, device 0: memory of their own for 1 more_in_flight\n",
+                      "note: more_in_flight: All slots were in use when a receive was posted; plan more slots or add "
+                      "slack. (2 processes)\n",
+                      "rank 0, node/one:1000, device 0: prevented 1 early_reuse\n",
+                      "rank 0, node/one:1000, device 0: let 3 uses wait for the one before (unordered_reuse)\n",
                       "device 1: nothing is shared: No step was like the one before. (no_pattern)",
                       "=> sharing saved 12.0 MiB of the 32.0 MiB that receive buffers would hold.\n"):
             self.assertIn(words, result.stdout)
@@ -189,10 +192,22 @@ class ReportCommandTest(support.TestCase):
         self.change(path, lambda report: report["enforcement"]["devices"][0].update(activation=None))
         self.assertIn("device 0: shared from the first step on; 3 waits", self.report(self.reports_dir).stdout)
 
+    def test_what_was_given_back_is_not_called_idle(self):
+        self.sample("enforced", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        idle = {"reason": "too_few_steps", "text": "Wait."}
+        self.change(path, lambda report: report["enforcement"]["devices"][0].update(active=False, idle=idle, activation=None))
+        self.assertIn("device 0: nothing is shared: Wait. (too_few_steps)", self.report(self.reports_dir).stdout)
+        self.change(path, lambda report: report["enforcement"]["devices"][0].update(buffers=0))
+        result = self.report(self.reports_dir)
+        self.assertNotIn("device 0: nothing is shared", result.stdout)
+        self.assertIn("device 0: shared from the first step on", result.stdout)
+
     def test_shadow_says_what_enforcing_would_have_prevented(self):
         self.sample("shadow", "0")
         result = self.report(self.reports_dir)
-        self.assertIn("device 0: enforcing would have prevented 1 early_reuse, 3 unordered_reuse\n", result.stdout)
+        self.assertIn("device 0: enforcing would have prevented 1 early_reuse\n", result.stdout)
+        self.assertIn("device 0: enforcing would have let 3 uses wait for the one before (unordered_reuse)\n", result.stdout)
         self.assertIn("=> pooling would save 4.0 MiB", result.stdout)
         self.assertNotIn("physical", result.stdout)
         self.assertIsNone(json.loads(self.report("--json", self.reports_dir).stdout)["totals"]["enforcement"])
@@ -222,7 +237,7 @@ class ReportCommandTest(support.TestCase):
                          totals={"held_bytes": -1}, enforcement=7),
                     dict(report, enforcement={"mode": "enforce", "totals": 1, "devices": [
                         1, None, {"classes": [3, {}, None], "conflicts": {"kept": [1, {}], "violated": {evil: 1}},
-                                  "reasons": [None, {"reason": 5}], "activation": {"duration_seconds": "x"}}]}),
+                                  "reasons": [None, {"reason": 5}, {"reason": evil, "text": evil, "count": 3}], "activation": {"duration_seconds": "x"}}]}),
                     dict(report, evidence=5, warnings=[1, {}, evil], communicators=[1, {"id": 5}])]
         for number, variant in enumerate(variants):
             variant.update(schema=report["schema"], schema_version=report["schema_version"])

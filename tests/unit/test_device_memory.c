@@ -165,7 +165,8 @@ static void every_error_is_told(void **state) {
   assert_int_equal(backend.create(memory, GRANULE, &handle), RP_OK);
   assert_int_equal(backend.set_access(memory, address, GRANULE), RP_ERROR_UNAVAILABLE);
   assert_int_equal(backend.unmap(memory, address, GRANULE), RP_ERROR_UNAVAILABLE);
-  assert_int_equal(backend.map(memory, address, GRANULE, handle), RP_OK);
+  assert_int_equal(backend.map(memory, address, GRANULE, handle + 8), RP_ERROR_UNAVAILABLE);
+  assert_int_equal(backend.map(memory, address, GRANULE, handle), RP_OK); /* the failure left no trace */
   assert_int_equal(backend.map(memory, address, GRANULE, handle), RP_ERROR_EXISTS);
   assert_int_equal(backend.unreserve(memory, address, GRANULE), RP_ERROR_UNAVAILABLE);
   assert_int_equal(backend.unmap(memory, address, GRANULE), RP_OK);
@@ -173,8 +174,8 @@ static void every_error_is_told(void **state) {
   assert_int_equal(backend.release(memory, handle), RP_OK);
   assert_int_equal(backend.release(memory, handle), RP_ERROR_UNAVAILABLE);
   rp_device_memory_info(memory, &after);
-  assert_int_equal(after.calls - before.calls, 12); /* the map that we refused was no call */
-  assert_int_equal(after.failures - before.failures, 6);
+  assert_int_equal(after.calls - before.calls, 13); /* the map that we refused was no call */
+  assert_int_equal(after.failures - before.failures, 7);
 }
 
 static void times_are_counted(void **state) {
@@ -218,6 +219,16 @@ static void words_need_no_current_context(void **state) {
   assert_int_equal(pthread_join(thread, &result), 0);
   assert_int_equal(*(rp_status *)result, RP_OK);
   drop_alias(addresses);
+}
+
+/* The primary context that words are copied in is not kept: it ends with the program's own reference. */
+static void no_context_is_kept(void **state) {
+  unsigned flags;
+  int active = 1;
+  assert_int_equal(stop(state), 0);
+  assert_cuda(cuDevicePrimaryCtxGetState(0, &flags, &active));
+  assert_int_equal(active, 0);
+  assert_int_equal(start(state), 0);
 }
 
 /* ---- peers ---- */
@@ -782,6 +793,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(every_error_is_told),
       cmocka_unit_test(times_are_counted),
       cmocka_unit_test(words_need_no_current_context),
+      cmocka_unit_test(no_context_is_kept),
       cmocka_unit_test(peers_get_what_is_and_what_comes),
       cmocka_unit_test(a_wait_orders_two_streams),
       cmocka_unit_test(default_streams_have_cudas_handles),

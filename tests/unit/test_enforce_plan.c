@@ -46,7 +46,8 @@ static struct rp_plan *plan_of(const struct shape *s, uint32_t slack) {
 
 static json_t *json_of(const struct shape *s, uint32_t slack) {
   struct rp_plan *plan = plan_of(s, slack);
-  const struct rp_plan_provenance provenance = {"schedule", s->name, 1, "test", NULL};
+  const struct rp_plan_provenance provenance = {
+      .kind = "schedule", .source = s->name, .replicas = 1, .recvpool = "test"};
   json_t *json = rp_plan_to_json(plan, &provenance);
   rp_plan_destroy(plan);
   assert_non_null(json);
@@ -152,7 +153,8 @@ static void a_plan_from_a_run(void **state) {
                                      .accesses = 3 + i};
   struct rp_plan *plan;
   assert_int_equal(rp__plan_build(items, 12, 1, 2, 6, &options, &plan), RP_OK);
-  const struct rp_plan_provenance provenance = {"report", "/reports", 1, "test", NULL};
+  const struct rp_plan_provenance provenance = {
+      .kind = "report", .source = "/reports", .replicas = 1, .recvpool = "test"};
   json_t *json = rp_plan_to_json(plan, &provenance);
   struct rp_planned planned;
   read_json(json, &planned);
@@ -193,7 +195,8 @@ static void a_plan_of_mixed_sizes(void **state) {
                                      .direction = RP_DIRECTION_ACTIVATION};
   struct rp_plan *plan;
   assert_int_equal(rp__plan_build(items, 8, 1, 2, 4, &options, &plan), RP_OK);
-  const struct rp_plan_provenance provenance = {"report", "/reports", 1, "test", NULL};
+  const struct rp_plan_provenance provenance = {
+      .kind = "report", .source = "/reports", .replicas = 1, .recvpool = "test"};
   json_t *json = rp_plan_to_json(plan, &provenance);
   struct rp_planned planned;
   read_json(json, &planned);
@@ -411,8 +414,9 @@ static void which_rank(void **state) {
       {-1, 1, -1, -1, RP_ERROR_NOT_FOUND, "plan_rank_unknown: the launcher does not say"},
       {-1, -1, 4, -1, RP_ERROR_NOT_FOUND, "plan_rank_unknown: the launcher does not say"},
       {-1, 0, 8, -1, RP_ERROR_NOT_FOUND,
-       "plan_rank_unknown: the plan has 4 ranks and the job 8; set RECVPOOL_PL"},
-      {-1, 0, 1, -1, RP_ERROR_NOT_FOUND, "plan_rank_unknown: the plan has 4 ranks and the job 1;"},
+       "plan_rank_unknown: the plan is for a job of 4 ranks and this one has 8; set RECVPOOL_PL"},
+      {-1, 0, 1, -1, RP_ERROR_NOT_FOUND,
+       "plan_rank_unknown: the plan is for a job of 4 ranks and this one has 1;"},
       {-1, 5, 4, -1, RP_ERROR_INVALID, "no rank 5"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -430,6 +434,46 @@ static void which_rank(void **state) {
     if (status == RP_OK) assert_string_equal(message, "");
     rp_enforce_plan_free(plan);
   }
+}
+
+/* Reports of a part of the job: the plan has its ranks, and gaps. */
+static void ranks_of_a_larger_job(void **state) {
+  const struct folder *f = *state;
+  struct rp_config config;
+  struct rp_guard_plan *plan = NULL;
+  char message[512] = "", path[128];
+  json_t *json = json_of(&whole, 1);
+  json_object_set_new(json_object_get(json, "provenance"), "world_size", json_integer(24));
+  json_t *receives = find_node(json, "ranks 3 receives"), *column;
+  const char *name;
+  json_object_foreach(receives, name, column) json_array_clear(column);
+  json_array_remove(json_object_get(json, "classes"), 5);
+  snprintf(path, sizeof path, "%s/part.json", f->dir);
+  assert_int_equal(rp_plan_write(json, path), RP_OK);
+  json_decref(json);
+  rp_config_defaults(&config);
+  snprintf(config.plan_path, sizeof config.plan_path, "%s", path);
+  assert_int_equal(rp_enforce_plan_load(&config, 2, 24, &plan, message, sizeof message), RP_OK);
+  assert_int_equal(plan->class_count, 2);
+  rp_enforce_plan_free(plan);
+  plan = NULL;
+  static const struct {
+    int rank, world;
+    rp_status status;
+    const char *says;
+  } cases[] = {
+      {2, 4, RP_ERROR_NOT_FOUND, "plan_rank_unknown: the plan is for a job of 24 ranks and this one has 4"},
+      {3, 24, RP_ERROR_NOT_FOUND, "plan_has_nothing: the plan lists no receives of rank 3"},
+      {4, 24, RP_ERROR_INVALID, "plan_unusable: the plan has the ranks 0 to 3 and no rank 4"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    assert_int_equal(
+        rp_enforce_plan_load(&config, cases[i].rank, cases[i].world, &plan, message, sizeof message),
+        cases[i].status);
+    assert_ptr_equal(strstr(message, cases[i].says), message);
+    assert_null(plan);
+  }
+  unlink(path);
 }
 
 static void files_that_are_no_plans(void **state) {
@@ -548,6 +592,7 @@ int main(void) {
       cmocka_unit_test(classes_that_overlap),
       cmocka_unit_test(more_receives_than_any_step_has),
       cmocka_unit_test_setup_teardown(which_rank, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(ranks_of_a_larger_job, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(files_that_are_no_plans, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_plan_is_checked_for_all_its_ranks, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_path_cannot_break_the_line, make_folder, remove_folder),

@@ -20,7 +20,8 @@ static json_t *make_plan(const char *name, int32_t ranks, int32_t chunks, int gr
   options.granularity = granularity;
   struct rp_plan *plan;
   assert_int_equal(rp_plan_create_named(name, ranks, chunks, 8, &options, &plan, NULL, 0), RP_OK);
-  const struct rp_plan_provenance provenance = {"schedule", name, 1, "test", NULL};
+  const struct rp_plan_provenance provenance = {
+      .kind = "schedule", .source = name, .replicas = 1, .recvpool = "test"};
   json_t *json = rp_plan_to_json(plan, &provenance);
   rp_plan_destroy(plan);
   assert_non_null(json);
