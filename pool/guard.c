@@ -411,9 +411,6 @@ void rp_guard_interrupt(struct rp_guard *guard, const struct rp_pool_site *site)
   struct rp_pool_info info;
   at.step = guard->step - 1;
   rp_pool_info(guard->pool, &info);
-  for (uint32_t id = 0; id < guard->buffer_count; id++)
-    guard->buffers[id].broken |= guard->buffers[id].receives != 0;
-  guard->stable = 0;
   if (!info.bound && !info.unbound) return; /* nothing is shared */
   rp_pool_interrupt(guard->pool, &at);
   rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_STEP_INTERRUPTED),

@@ -58,7 +58,6 @@ struct rp__guard_buffer {
   uint32_t microbatch;        /**< counted within its source and step */
   uint32_t waiting;           /**< the receive and grouped accesses that are committed and not launched yet */
   bool partial;               /**< receives land in parts of it */
-  bool broken;                /**< the lifetime was broken off: it teaches nothing */
   bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
   uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
   uint64_t post_before, last_before; /**< of the lifetime before */

@@ -269,7 +269,7 @@ static bool looks_done(const struct rp_guard *guard, const struct rp__guard_clas
 static bool done_by_plan(const struct rp_guard *guard, const struct rp__guard_class *class,
                          const struct rp__guard_buffer *tenant, const struct rp__guard_target *target) {
   uint32_t needed = tenant->item == RP_POOL_NONE ? class->needed : guard->plan.items[tenant->item].accesses;
-  if (tenant->lifetimes || tenant->broken) return false; /* what it did before is better evidence */
+  if (tenant->lifetimes) return false; /* what it did before is better evidence */
   if (tenant->waiting || tenant->now.total < (needed ? needed : 1)) return false;
   if (tenant->step != guard->step) return true;
   if (target->item != RP_POOL_NONE) return ended_before(guard, tenant, target->item);

@@ -364,6 +364,27 @@ static void slack_is_found(void **state) {
   }
 }
 
+/* Two sizes in one channel: slots of each. */
+static void sizes_within_a_label(void **state) {
+  (void)state;
+  struct guard_fixture f = guard_start(&(struct rp_guard_options){0}, NULL);
+  guard_alloc(&f, 0, 6);
+  for (size_t i = 0; i < 6; i++)
+    guard_channel(&f, i, 1, 1, (uint32_t)i);
+  for (size_t n = 0; n < 6 * 5; n++) {
+    struct rp_guard_receive receive = {.peer = UPSTREAM, .bytes = n % 2 ? BYTES : BYTES - 8};
+    guard_order(&f, COMPUTE, COMM);
+    assert_int_equal(guard_try_receive(&f, n % 6, receive), RP_OK);
+    guard_read(&f, n % 6, 1);
+  }
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.class_count, 2);
+  assert_int_equal(report.conflict_count, 0);
+  assert_int_equal(f.device->physical_bytes, 2 * MAPPED);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
 /* A segment of a caching allocator, with receives in parts of it: left alone, and no sign of a step. */
 static void parts_of_an_allocation(void **state) {
   (void)state;
@@ -375,8 +396,8 @@ static void parts_of_an_allocation(void **state) {
     if (!alone) guard_program_alloc(&f, &train);
     if (!alone) guard_program_label(&f, &train);
     for (int step = 0; step < 5; step++) {
-      for (uint64_t part = 0; part < 3; part++) {
-        struct rp_guard_receive receive = {.peer = UPSTREAM, .address = segment + part * MAPPED};
+      for (uint64_t part = 0; part < 5; part++) {
+        struct rp_guard_receive receive = {.peer = UPSTREAM, .address = segment + part % 3 * MAPPED};
         assert_int_equal(guard_try_receive(&f, MOST - 1, receive), RP_OK);
       }
       if (!alone) guard_program_run(&f, &train);
@@ -474,6 +495,7 @@ int main(void) {
       cmocka_unit_test(unknown_work_needs_the_context),
       cmocka_unit_test(unknown_work_in_several_contexts),
       cmocka_unit_test(slack_is_found),
+      cmocka_unit_test(sizes_within_a_label),
       cmocka_unit_test(parts_of_an_allocation),
       cmocka_unit_test(which_allocations_are_wanted),
       cmocka_unit_test(addresses_are_looked_up),

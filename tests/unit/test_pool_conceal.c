@@ -128,6 +128,27 @@ static void spent_classes_are_used_again(void **state) {
   end(&f);
 }
 
+/* Memory that the driver did not take back is still on the class's account. */
+static void classes_with_debts_are_not_spent(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  struct rp_pool_class_spec spec = {.label = 1, .receive_bytes = BYTES, .slots = 1};
+  uint32_t slots[2] = {0, 0}, made = 9;
+  allocate(&f, 0, 2);
+  assert_int_equal(rp_pool_activate(f.pool, &spec, f.id, slots, 2, false, &made), RP_OK);
+  assert_int_equal(rp_pool_free(f.pool, f.address[0]), RP_OK);
+  f.device->fail_at = f.device->calls + 2; /* unmap, then release */
+  assert_int_not_equal(rp_pool_free(f.pool, f.address[1]), RP_OK);
+  check(&f);
+  allocate(&f, 0, 2);
+  assert_int_equal(rp_pool_activate(f.pool, &spec, f.id, slots, 2, false, &made), RP_OK);
+  assert_int_equal(made, 1);
+  check(&f);
+  assert_int_equal(rp_pool_quiescent(f.pool, false), RP_OK);
+  check(&f);
+  end(&f);
+}
+
 /* An activation that fails gives the class back, wherever it is in the table. */
 static void failed_activations_leave_no_class(void **state) {
   (void)state;
@@ -188,6 +209,7 @@ int main(void) {
       cmocka_unit_test(what_is_in_use_is_not_concealed),
       cmocka_unit_test(concealed_buffers_go_everywhere),
       cmocka_unit_test(spent_classes_are_used_again),
+      cmocka_unit_test(classes_with_debts_are_not_spent),
       cmocka_unit_test(failed_activations_leave_no_class),
       cmocka_unit_test(small_questions),
       cmocka_unit_test(exact_ranges),
