@@ -77,7 +77,7 @@ static void note_send(const struct rp_enforce_transfer *transfer) {
   if (transfer->peer < 0) return;
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
     if (rp__enforce.devices[i].guard)
-      rp_guard_send(rp__enforce.devices[i].guard, transfer->comm, transfer->peer);
+      rp_guard_sent(rp__enforce.devices[i].guard, transfer->comm, transfer->peer, transfer->bytes);
 }
 
 bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {

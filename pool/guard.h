@@ -189,7 +189,11 @@ void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_rec
  * answered. */
 void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,
                               rp_order_token token);
-/** A send to that peer is posted, from whatever memory (options: sends_told). Cheap. */
+/** A send of `bytes` to that peer is posted, from whatever memory (options: sends_told). Told before the
+ * call. With it, a plan of sizes alone takes messages for released only as fast as they are answered. Cheap.
+ */
+void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes);
+/** The same where the size is not known: for options.sends_told alone. */
 void rp_guard_send(struct rp_guard *guard, uint64_t comm, int32_t peer);
 
 /* ---- boundaries ---- */

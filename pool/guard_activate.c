@@ -44,6 +44,8 @@ static void why_not(struct rp_guard *guard, const struct rp__guard_buffer *buffe
                     const struct rp_pool_buffer_info *info) {
   if (info->flags & RP_POOL_FLAG_GRAPH)
     because(guard, RP_REASON_GRAPH_CAPTURED);
+  else if (info->flags & RP_POOL_FLAG_ESCAPED)
+    rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_ESCAPED), rp_pool_reason_text(RP_POOL_ESCAPED));
   else if (info->flags)
     rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_REGISTERED),
                        rp_pool_reason_text(RP_POOL_REGISTERED));
@@ -103,14 +105,10 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
 /* Was the peer sent to in the last two steps? Where nothing ever goes back nothing was trained. */
 static bool answered(const struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
   if (!guard->options.sends_told) return true;
-  for (uint32_t i = 0; i < guard->peer_count; i++) {
-    const struct rp__guard_peer *peer = &guard->peers[i];
-    if (peer->comm != buffer->comm || peer->peer != buffer->peer) continue;
-    /* The step that begins may have sent already. */
-    bool begun = peer->step == guard->step;
-    return (begun ? peer->step_before : peer->step) == guard->step - 1;
-  }
-  return false;
+  const struct rp__guard_peer *peer = rp__guard_peer_of(guard, buffer->comm, buffer->peer);
+  if (!peer) return false;
+  bool begun = peer->step == guard->step; /* the step that begins may have sent already */
+  return (begun ? peer->step_before : peer->step) == guard->step - 1;
 }
 
 /* RP_OK: all released and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now. */

@@ -98,12 +98,12 @@ void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_
     return; /* shares nothing, and a receive comes after all this by the program's doing */
   rp_order_frontier_add(guard->order, &buffer->frontier, token);
   buffer->serial = ++guard->serial;
-  if (rp_order_capturing(guard->order, &access->site)) return; /* it is not run now */
   bool was_done = done(buffer);
   uint64_t key = rp__guard_key(access);
   set_add(&buffer->now, key, 1);
   guard->evidence_merged += set_find(&buffer->now, key) == buffer->now.used;
   buffer->last = ++guard->clock;
+  rp__guard_plan_touched(guard, buffer);
   if (was_done || buffer->waiting || !done(buffer)) return;
   if (rp_pool_release(guard->pool, id) == RP_OK && guard->options.strict) guard->strict_pending = true;
 }

@@ -91,7 +91,7 @@ static void nothing_to_share(void **state) {
       const struct guard_op *op = &program.ops[i % program.count];
       size_t buffer = guard_program_buffer(op->class, op->microbatch);
       if (op->receive) guard_receive(&f, buffer, op->class ? DOWNSTREAM : UPSTREAM, true);
-      if (op->receive && cases[c].sends) rp_guard_send(f.guard, 50, op->class ? UPSTREAM : DOWNSTREAM);
+      if (op->receive && cases[c].sends) rp_guard_sent(f.guard, 50, op->class ? UPSTREAM : DOWNSTREAM, BYTES);
       if (!op->receive) guard_read(&f, buffer, op->function);
     }
     expect_idle(&f, cases[c].reason);
@@ -352,7 +352,7 @@ static void slack_is_found(void **state) {
       guard_receive(&f, n % 8, UPSTREAM, false);
       guard_read(&f, n % 8, 1);
       rp_order_event_record(f.order, &record, 100 + n, RP_ORDER_RECORD_STREAM);
-      rp_guard_send(f.guard, 50, UPSTREAM);
+      rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
     }
     struct rp_guard_report report = guard_look(&f);
     assert_true(report.active);
@@ -360,6 +360,32 @@ static void slack_is_found(void **state) {
     assert_int_equal(f.device->physical_bytes, (ordered ? 1 : 3) * MAPPED);
     if (ordered) assert_int_equal(report.receives_waited, 0);
     rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
+/* A segment of a caching allocator, with receives in parts of it: left alone, and no sign of a step. */
+static void parts_of_an_allocation(void **state) {
+  (void)state;
+  for (int alone = 0; alone < 2; alone++) {
+    struct guard_program train = guard_program_1f1b(6, 2);
+    struct guard_fixture f = guard_start(&trained, NULL);
+    uint64_t segment;
+    assert_int_equal(rp_guard_allocate(f.guard, 5 * MAPPED, &segment), RP_OK);
+    if (!alone) guard_program_alloc(&f, &train);
+    if (!alone) guard_program_label(&f, &train);
+    for (int step = 0; step < 5; step++) {
+      for (uint64_t part = 0; part < 3; part++) {
+        struct rp_guard_receive receive = {.peer = UPSTREAM, .address = segment + part * MAPPED};
+        assert_int_equal(guard_try_receive(&f, MOST - 1, receive), RP_OK);
+      }
+      if (!alone) guard_program_run(&f, &train);
+    }
+    if (alone)
+      expect_idle(&f, "shared_allocation");
+    else
+      assert_int_equal(f.device->physical_bytes, (5 + 2 + 1) * MAPPED);
+    assert_int_equal(f.boundaries, !alone);
     guard_end(&f);
   }
 }
@@ -448,6 +474,7 @@ int main(void) {
       cmocka_unit_test(unknown_work_needs_the_context),
       cmocka_unit_test(unknown_work_in_several_contexts),
       cmocka_unit_test(slack_is_found),
+      cmocka_unit_test(parts_of_an_allocation),
       cmocka_unit_test(which_allocations_are_wanted),
       cmocka_unit_test(addresses_are_looked_up),
       cmocka_unit_test(context_destruction),

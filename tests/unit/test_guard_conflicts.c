@@ -389,7 +389,31 @@ static void captured_graphs(void **state) {
     guard_program_run(&f, &program);
   }
   assert_int_equal(f.device->physical_bytes, (EIGHT + 1) * MAPPED); /* gradients only */
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.pool.accesses, EIGHT * (5 * 5 + 1 + 4)); /* runs, captures, launches */
+  rp_guard_report_fini(&report);
   expect_none(&f);
+  guard_end(&f);
+}
+
+/* A receive that is captured: the graph may write there at any time. */
+static void captured_receives(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(EIGHT, 2);
+  struct guard_fixture f = sharing((struct rp_guard_options){0});
+  guard_receive(&f, 0, UPSTREAM, true);
+  struct rp_guard_receive captured = {.site = {CONTEXT, COMM, THREAD, RP_ORDER_CAPTURED}};
+  assert_int_equal(guard_try_receive(&f, 1, captured), RP_OK);
+  struct rp_guard_access launch = {.kind = RP_EVENT_GRAPH_LAUNCH, .site = {CONTEXT, COMPUTE, THREAD, 0}};
+  struct rp_guard_report before = guard_look(&f);
+  rp_guard_graph_launched(f.guard, &launch, rp_order_graph_launch(f.order, &launch.site, 3));
+  struct rp_guard_report after = guard_look(&f);
+  assert_int_equal(after.pool.accesses, before.pool.accesses + 1);
+  rp_guard_report_fini(&before);
+  rp_guard_report_fini(&after);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &program);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
   guard_end(&f);
 }
 
@@ -698,6 +722,7 @@ int main(void) {
       cmocka_unit_test(registered_buffers_are_left_alone),
       cmocka_unit_test(escaping_after_activation),
       cmocka_unit_test(captured_graphs),
+      cmocka_unit_test(captured_receives),
       cmocka_unit_test(oversize_receive),
       cmocka_unit_test(interrupted_steps),
       cmocka_unit_test(interrupted_before_anything_is_shared),

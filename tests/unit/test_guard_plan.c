@@ -91,6 +91,81 @@ static void sizes_only(void **state) {
   guard_end(&f);
 }
 
+/* Fewer slots than are in flight: nothing is lost, memory grows, and the report says so. */
+static void sizes_that_are_too_few(void **state) {
+  (void)state;
+  for (uint32_t depth = 1; depth <= 6; depth++)
+    for (uint32_t slots = 1; slots <= 4; slots++) {
+      struct guard_program program = guard_program_1f1b(10, depth);
+      struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = slots, .stage = -1};
+      struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+      struct guard_fixture f = guard_start(&seeing, &plan);
+      guard_program_alloc(&f, &program);
+      for (int step = 0; step < 3; step++)
+        guard_program_run(&f, &program);
+      struct rp_guard_report report = guard_look(&f);
+      assert_int_equal(rp_guard_violations(f.guard), 0);
+      assert_int_equal(report.pool.grown > 0, slots < depth);
+      assert_int_equal(report.pool.prevented[RP_POOL_EARLY_REUSE] > 0, slots < depth);
+      if (slots >= depth) assert_true(f.device->physical_peak_bytes <= 2 * slots * MAPPED);
+      rp_guard_report_fini(&report);
+      guard_end(&f);
+    }
+}
+
+/* A later step has more microbatches: their buffers find the class's slots, too. */
+static void sizes_of_longer_steps(void **state) {
+  (void)state;
+  struct guard_program first = guard_program_1f1b(4, 2), later = guard_program_1f1b(12, 2);
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  guard_program_alloc(&f, &later);
+  guard_program_run(&f, &first);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &later);
+  quiet(&f, 4);
+  guard_end(&f);
+}
+
+/* A plan on paper, which counts no accesses and gives messages that overlap one slot. */
+static void a_plan_that_contradicts_itself(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(8, 3);
+  struct guard_plan plan;
+  guard_program_plan(&program, 0, &plan);
+  for (size_t i = 0; i < plan.plan.receive_count; i++) {
+    plan.receives[i].accesses = 0;
+    plan.receives[i].slot = 0;
+  }
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &program);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &program);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  assert_true(report.pool.grown > 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* A library that nobody can stop touches an allocation of the size first: reported, and watched on. */
+static void touched_first_by_a_callback(void **state) {
+  (void)state;
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  guard_alloc(&f, 0, 3);
+  for (size_t i = 0; i < 2; i++) {
+    struct rp_guard_access access = {.address = f.address[i], .kind = RP_EVENT_KERNEL};
+    rp_guard_access_seen(f.guard, &access, RP_ORDER_TOKEN_UNKNOWN, NULL);
+    guard_verify(&f);
+    assert_int_equal(rp_guard_violations(f.guard), i); /* the first has memory */
+  }
+  assert_int_equal(f.watched, 2);
+  guard_end(&f);
+}
+
 /* What the buffers did in earlier steps is believed before what the user said. */
 static void sizes_that_do_not_fit_later(void **state) {
   (void)state;
@@ -98,6 +173,7 @@ static void sizes_that_do_not_fit_later(void **state) {
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 3, .stage = -1};
   struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
   struct guard_fixture f = guard_start(&seeing, &plan);
+  f.sizes_untold = true;
   guard_program_alloc(&f, &gpipe);
   guard_program_run(&f, &program);
   for (int step = 0; step < 3; step++)
@@ -241,6 +317,10 @@ int main(void) {
       cmocka_unit_test(a_plan_of_fewer_microbatches),
       cmocka_unit_test(more_in_flight_than_planned),
       cmocka_unit_test(sizes_only),
+      cmocka_unit_test(sizes_that_are_too_few),
+      cmocka_unit_test(sizes_of_longer_steps),
+      cmocka_unit_test(a_plan_that_contradicts_itself),
+      cmocka_unit_test(touched_first_by_a_callback),
       cmocka_unit_test(sizes_that_do_not_fit_later),
       cmocka_unit_test(another_schedule_than_planned),
       cmocka_unit_test(peers_are_told_apart),
