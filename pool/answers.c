@@ -16,16 +16,30 @@ static struct rp_answer_family *find(struct rp_answers *answers, const struct rp
   return NULL;
 }
 
-/* One that nobody waits in makes room where there would be too many: communicators are re-created for ever.
- */
+/* Where there would be too many, for communicators are re-created for ever: one that nobody waits in, else
+ * the one that has waited longest. */
+static struct rp_answer_family *reusable(struct rp_answers *answers) {
+  struct rp_answer_family *oldest = NULL;
+  uint64_t oldest_seq = UINT64_MAX;
+  for (size_t i = 0; i < answers->family_count; i++) {
+    struct rp_answer_family *family = &answers->families[i];
+    if (family->count == 0) return family;
+    if (family->waiting[family->first].posted_seq >= oldest_seq) continue;
+    oldest = family;
+    oldest_seq = family->waiting[family->first].posted_seq;
+  }
+  return oldest;
+}
+
 static struct rp_answer_family *find_or_add(struct rp_answers *answers, const struct rp_event *event) {
   struct rp_answer_family *family = find(answers, event);
-  for (size_t i = 0; !family && answers->family_count >= RP_PEERS_KEPT && i < answers->family_count; i++)
-    if (answers->families[i].count == 0) family = &answers->families[i];
-  if (family) {
+  if (family) return family;
+  if (answers->family_count >= RP_PEERS_KEPT) {
+    family = reusable(answers);
     family->comm = event->comm;
     family->peer = event->peer;
     family->bytes = event->bytes;
+    family->first = family->count = 0;
     return family;
   }
   if (answers->family_count == answers->family_capacity) {
