@@ -1,5 +1,5 @@
 /* `recvpool report`: reads the reports named, shows them as a table or merges them into one JSON document. */
-#include "agent/command.h"
+#include "agent/cmd_report_text.h"
 
 #include <getopt.h>
 #include <stdbool.h>
@@ -20,6 +20,10 @@ static int print_help(void) {
          "  D          most of them in use at once (least-most where steps differ)\n"
          "  K          buffers that a pool would hold: D plus slack, at most N\n"
          "  held       bytes allocated for them, needed at depth D, and what pooling would save\n"
+         "and where memory is shared, per class of buffers\n"
+         "  grown      receives for which memory was added because no slot was free\n"
+         "  unshared   bytes that one allocation per buffer would hold, physical what was held at most\n"
+         "  saved      the difference as measured; ratio: physical over K slots, 1.00 is the least\n"
          "A folder may hold several runs: processes that share an NCCL communicator are shown as one job.\n\n"
          "  --json     one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
          "  --help     this text\n",
@@ -27,33 +31,8 @@ static int print_help(void) {
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
-static json_t *totals_json(const struct rp_read_set *set, size_t job) {
-  return json_pack("{s:I, s:I, s:I}", "held_bytes", (json_int_t)rp_report_total(set, job, "held_bytes"),
-                   "needed_bytes", (json_int_t)rp_report_total(set, job, "needed_bytes"), "would_save_bytes",
-                   (json_int_t)rp_report_total(set, job, "would_save_bytes"));
-}
-
-static json_t *job_json(const struct rp_read_set *set, size_t job) {
-  char conclusion[512];
-  rp_report_conclude(set, job, conclusion, sizeof conclusion);
-  json_t *processes = json_array();
-  for (size_t i = 0; i < set->count; i++)
-    if (set->reports[i].job == job) json_array_append(processes, set->reports[i].json);
-  return json_pack("{s:o, s:o, s:s}", "processes", processes, "totals", totals_json(set, job), "conclusion",
-                   conclusion);
-}
-
-json_t *rp_report_document(const struct rp_read_set *set) {
-  json_t *jobs = json_array();
-  for (size_t job = 0; job < set->job_count; job++)
-    json_array_append_new(jobs, job_json(set, job));
-  return json_pack("{s:s, s:s, s:o, s:O, s:o}", "schema", "recvpool.job", "schema_version",
-                   RP_REPORT_SCHEMA_VERSION, "jobs", jobs, "skipped", set->skipped, "totals",
-                   totals_json(set, SIZE_MAX));
-}
-
 static int print_json(const struct rp_read_set *set) {
-  json_t *root = rp_report_document(set);
+  json_t *root = rp_report_jobs_json(set);
   int failed = !root || json_dumpf(root, stdout, JSON_INDENT(1)) != 0 || putchar('\n') == EOF;
   json_decref(root);
   return failed ? RP_EXIT_FAILURE : 0;

@@ -15,19 +15,26 @@
 
 #define RP_EXIT_FAILURE 1
 #define RP_EXIT_USAGE 2
+/** The command succeeded, and its reports tell of unsafe reuse that was not prevented. */
+#define RP_EXIT_VIOLATIONS 3
 /** A right, or something of this machine, is missing. */
-#define RP_EXIT_UNAVAILABLE 3
+#define RP_EXIT_UNAVAILABLE 4
 
 /** Runs a command with the agent attached; passes its exit status through. */
 int rp_cmd_run(int argc, char **argv);
 /** Shows the reports of any number of processes. */
 int rp_cmd_report(int argc, char **argv);
+/** Ends the sharing of memory in a running process. */
+int rp_cmd_disable(int argc, char **argv);
 /** Plans pools from a schedule on paper. */
 int rp_cmd_plan(int argc, char **argv);
 /** Observes running processes by uprobes. */
 int rp_cmd_attach(int argc, char **argv);
 /** Says what works on this machine and what does not. */
 int rp_cmd_doctor(int argc, char **argv);
+
+/** Serves reports over HTTP: page, API and metrics. */
+int rp_cmd_serve(int argc, char **argv);
 
 /** Prints "recvpool SUBCOMMAND: message" on stderr, as one line. */
 void rp_cmd_error(const char *subcommand, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -71,7 +78,7 @@ rp_status rp_read_finish(struct rp_read_set *set);
 void rp_read_fini(struct rp_read_set *set);
 
 /** The set as one document (job.schema.json); NULL without memory. Owned by the caller. */
-json_t *rp_report_document(const struct rp_read_set *set);
+json_t *rp_report_jobs_json(const struct rp_read_set *set);
 /** Prints the set as a table, totals and a conclusion. */
 void rp_report_print(const struct rp_read_set *set, FILE *out);
 /** Writes the one-sentence conclusion over `reports` (only those of `job` unless it is SIZE_MAX). */

@@ -85,7 +85,9 @@ static void load(void) {
   memcpy(&get, &symbol, sizeof get);
   symbol = dlsym(library, "rpsim_register_kernels");
   memcpy(&driver.register_kernels, &symbol, sizeof driver.register_kernels);
-  if (!get || !driver.register_kernels) {
+  symbol = dlsym(library, "rpsim_backing_of");
+  memcpy(&driver.backing_of, &symbol, sizeof driver.backing_of);
+  if (!get || !driver.register_kernels || !driver.backing_of) {
     sim_set_error("libcuda.so.1 is not the simulated driver");
     return;
   }
