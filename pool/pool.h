@@ -86,6 +86,7 @@ enum rp_pool_reason {
   RP_POOL_NOTHING_TO_SHARE,   /**< too few buffers left to share a slot */
   RP_POOL_STEP_INTERRUPTED,   /**< a step was broken off */
   RP_POOL_SWITCHED_OFF,       /**< the user asked for it */
+  RP_POOL_RECEIVE_NOT_GATED,  /**< a receive was seen only after it had been launched */
   RP_POOL_REASON_COUNT
 };
 
