@@ -64,6 +64,7 @@ bool rp__guard_candidates(struct rp_guard *guard) {
     why_not(guard, buffer, &info);
     found += eligible(buffer, &info) && !open_life(&info);
   }
+  if (found == 1) because(guard, RP_REASON_UNBOUNDED_DEPTH); /* of one buffer */
   return found >= 2;
 }
 

@@ -100,6 +100,20 @@ static void nothing_to_share(void **state) {
   }
 }
 
+static void a_single_buffer(void **state) {
+  (void)state;
+  struct guard_fixture f = guard_start(&(struct rp_guard_options){0}, NULL);
+  guard_alloc(&f, 0, 1);
+  guard_channel(&f, 0, 1, 1, 0);
+  for (size_t n = 0; n < 5; n++) {
+    guard_receive(&f, 0, UPSTREAM, true);
+    guard_read(&f, 0, 1);
+  }
+  expect_idle(&f, "unbounded_depth");
+  assert_int_equal(f.boundaries, 0);
+  guard_end(&f);
+}
+
 static void nobody_reads(void **state) {
   (void)state;
   struct guard_fixture f = guard_start(&trained, NULL);
@@ -511,6 +525,7 @@ int main(void) {
       cmocka_unit_test(auto_shares_from_the_third_step_on),
       cmocka_unit_test(gpipe_keeps_its_activations),
       cmocka_unit_test(nothing_to_share),
+      cmocka_unit_test(a_single_buffer),
       cmocka_unit_test(nobody_reads),
       cmocka_unit_test(alternating_steps),
       cmocka_unit_test(evaluation_after_activation),
