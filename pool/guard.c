@@ -400,6 +400,7 @@ void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t
   }
   to->sent += rp_guard_wants(guard, bytes);
   guard->sizes_told |= bytes != 0;
+  guard->sizes_untold |= bytes == 0;
 }
 
 void rp_guard_send(struct rp_guard *guard, uint64_t comm, int32_t peer) {

@@ -1,6 +1,6 @@
 # Observing from outside. The mock is built so that its functions begin as those of the real libraries do (a push), with
 # a landing pad, and inside the program; sanitizers would change what functions begin with, and are left out.
-set(attach_code_options -O1 -g -fPIC -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer -fno-optimize-sibling-calls -ffunction-sections)
+set(attach_code_options -O1 -g -fPIC -fno-omit-frame-pointer -fno-optimize-sibling-calls -ffunction-sections)
 function(recvpool_attach_library name source)
   add_library(${name} MODULE ${source})
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET hidden)

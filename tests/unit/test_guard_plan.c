@@ -243,6 +243,42 @@ static void another_schedule_than_planned(void **state) {
   guard_end(&f);
 }
 
+/* The last stage of a schedule that sends nothing back before it has received everything: its first receives
+ * are just those of the plan, and nobody said how often a message is read. */
+static void answers_are_missing(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(6, 1);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 0, &plan);
+  plan.classes[0].slots = 1;
+  size_t receives = 0;
+  for (size_t i = 0; i < plan.plan.receive_count; i++) {
+    if (plan.receives[i].class_index != 0) continue;
+    plan.receives[receives] = plan.receives[i];
+    plan.receives[receives++].accesses = 0;
+  }
+  plan.plan.receive_count = receives;
+  plan.plan.class_count = 1;
+  struct guard_fixture f =
+      guard_start(&(struct rp_guard_options){.every_touch_seen = true, .sends_told = true}, &plan.plan);
+  guard_alloc(&f, 0, 6);
+  for (int step = 0; step < 3; step++) {
+    for (size_t m = 0; m < 6; m++) {
+      guard_receive(&f, m, UPSTREAM, true);
+      guard_read(&f, m, 11);
+    }
+    for (size_t m = 0; m < 6; m++) {
+      guard_read(&f, m, 22);
+      rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+    }
+  }
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  assert_int_equal(report.pool.grown, 5);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
 /* The plan's peers are the run's in the same order, or it is another program. */
 static void peers_are_told_apart(void **state) {
   (void)state;
@@ -368,6 +404,7 @@ int main(void) {
       cmocka_unit_test(touched_first_by_a_callback),
       cmocka_unit_test(sizes_that_do_not_fit_later),
       cmocka_unit_test(another_schedule_than_planned),
+      cmocka_unit_test(answers_are_missing),
       cmocka_unit_test(peers_are_told_apart),
       cmocka_unit_test(departing_without_rings),
       cmocka_unit_test(evaluation_in_between),
