@@ -6,7 +6,7 @@ import shutil
 import unittest
 
 import support
-from support import PROGRAMS, RECVPOOL, TRAINER
+from support import AGENT, PROGRAMS, RECVPOOL, TRAINER
 
 MIB = 1 << 20
 BYTES = 2 * MIB
@@ -208,6 +208,19 @@ class ProgramTest(EnforceCase):
                 (_, device), = self.devices(self.take_reports())
                 conflicts = device["conflicts"]
                 self.assertEqual(conflicts["prevented"][kind] + conflicts["violated"][kind], 1)
+
+    def test_setuid_program_is_left_alone(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can make a program of another user's")
+        program = shutil.copy(os.path.join(PROGRAMS, "enforce_program"), self.folder)
+        os.chmod(self.folder, 0o755)
+        os.chown(program, 65534, 65534)
+        os.chmod(program, 0o4755)
+        result = support.run([program, "driver_api"],
+                             env=support.simulated(CUDA_INJECTION64_PATH=AGENT, RECVPOOL_REPORT_DIR=self.reports_dir,
+                                                   ASAN_OPTIONS="detect_leaks=0"))  # cannot look into another's process
+        self.assert_success(result)
+        self.assertFalse(os.path.exists(self.reports_dir))
 
 
 class ThreadsTest(EnforceCase):
