@@ -258,6 +258,13 @@ static void driver_api(void) {
   printf("again %d\n", (int)cuMemFree((CUdeviceptr)buffers[0]));
 }
 
+/* What the current device may do with the buffer. */
+static unsigned access_flags(const void *buffer) {
+  unsigned flags = 0;
+  check((int)cuPointerGetAttribute(&flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, (CUdeviceptr)buffer), "access");
+  return flags;
+}
+
 /* Device 1 uses what was allocated on device 0, before it was allowed to and after. */
 static void peers(void) {
   int devices = 0;
@@ -275,13 +282,13 @@ static void peers(void) {
   }
   void *own = allocate();
   check(cudaMemcpyAsync(own, buffers[1], BYTES, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-  printf("%d\n", last_byte(own, stream));
+  printf("%d %u\n", last_byte(own, stream), access_flags(buffers[1]));
   check(cudaFree(own), "cudaFree");
   check(cudaSetDevice(0), "cudaSetDevice");
   void *later = allocate();
   check(cudaSetDevice(1), "cudaSetDevice");
   check(cudaMemset(later, 5, BYTES), "cudaMemset");
-  printf("%d\n", last_byte(later, stream));
+  printf("%d %u\n", last_byte(later, stream), access_flags(later));
   check(cudaFree(later), "cudaFree");
   free_all();
 }
