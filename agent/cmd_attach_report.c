@@ -124,6 +124,9 @@ static struct rp_comm_info *list_comms(const struct rp_target *target) {
   return comms;
 }
 
+/* What the report says was in force; too large for a stack. */
+static struct rp_config values;
+
 /* Everything but the snapshot. */
 static void fill(struct rp_report *report, const struct rp_observer *observer, const struct rp_target *target,
                  const struct rp_attach_arguments *arguments, struct warnings *warnings) {
@@ -136,8 +139,10 @@ static void fill(struct rp_report *report, const struct rp_observer *observer, c
   report->process = process->info;
   rp_attach_versions(rp_observer_libraries(observer), target, &report->versions);
   fill_evidence(report, target);
-  report->slack = arguments->observer.slack;
-  report->min_bytes = arguments->observer.min_bytes;
+  rp_config_defaults(&values);
+  values.slack = arguments->observer.slack;
+  values.min_bytes = arguments->observer.min_bytes;
+  report->config = &values;
   report->cost.events_lost = lost;
   report->cost.callbacks = target->sequence;
   report->cost.callback_hits = target->launches_seen;
