@@ -1,5 +1,6 @@
 /* From a target to the report that the injected library would write, as far as it can be known from outside;
  * and what the observer itself did. */
+#include "agent/config.h"
 #include "agent/attach.h"
 
 #include <stdarg.h>
@@ -124,14 +125,15 @@ static struct rp_comm_info *list_comms(const struct rp_target *target) {
   return comms;
 }
 
-/* What the report says was in force; too large for a stack. */
-static struct rp_config values;
-
 /* Everything but the snapshot. */
 static void fill(struct rp_report *report, const struct rp_observer *observer, const struct rp_target *target,
                  const struct rp_attach_arguments *arguments, struct warnings *warnings) {
+  static struct rp_config config; /* too large for the stack */
   const struct rp_attach_process *process = target->user;
   uint64_t lost = rp_observer_lost(observer, target);
+  rp_config_defaults(&config);
+  config.slack = arguments->observer.slack;
+  config.min_bytes = arguments->observer.min_bytes;
   collect_warnings(warnings, observer, target, lost);
   report->mode = "observe";
   report->state = target->ended_ns ? "finished" : "running";
@@ -139,10 +141,7 @@ static void fill(struct rp_report *report, const struct rp_observer *observer, c
   report->process = process->info;
   rp_attach_versions(rp_observer_libraries(observer), target, &report->versions);
   fill_evidence(report, target);
-  rp_config_defaults(&values);
-  values.slack = arguments->observer.slack;
-  values.min_bytes = arguments->observer.min_bytes;
-  report->config = &values;
+  report->config = &config;
   report->cost.events_lost = lost;
   report->cost.callbacks = target->sequence;
   report->cost.callback_hits = target->launches_seen;

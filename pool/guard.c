@@ -145,6 +145,11 @@ bool rp_guard_owns(const struct rp_guard *guard, uint64_t address, uint64_t *beg
   return true;
 }
 
+uint32_t rp_guard_flags(const struct rp_guard *guard, uint64_t address) {
+  uint32_t id;
+  return rp_pool_find(guard->pool, address, &id) ? 0 : rp__guard_info(guard, id).flags;
+}
+
 uint64_t rp_guard_backed_example(const struct rp_guard *guard) {
   for (uint32_t id = 0; id < guard->buffer_count; id++) {
     bool backed = false;
@@ -395,6 +400,7 @@ void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t
   }
   to->sent += rp_guard_wants(guard, bytes);
   guard->sizes_told |= bytes != 0;
+  guard->sizes_untold |= bytes == 0;
 }
 
 void rp_guard_send(struct rp_guard *guard, uint64_t comm, int32_t peer) {
@@ -411,9 +417,6 @@ void rp_guard_interrupt(struct rp_guard *guard, const struct rp_pool_site *site)
   struct rp_pool_info info;
   at.step = guard->step - 1;
   rp_pool_info(guard->pool, &info);
-  for (uint32_t id = 0; id < guard->buffer_count; id++)
-    guard->buffers[id].broken |= guard->buffers[id].receives != 0;
-  guard->stable = 0;
   if (!info.bound && !info.unbound) return; /* nothing is shared */
   rp_pool_interrupt(guard->pool, &at);
   rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_STEP_INTERRUPTED),

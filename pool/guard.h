@@ -131,6 +131,8 @@ void rp_guard_shadow_free(struct rp_guard *guard, uint64_t address);
  * be NULL). For pointer queries. */
 bool rp_guard_owns(const struct rp_guard *guard, uint64_t address, uint64_t *begin, uint64_t *bytes,
                    bool *backed);
+/** Which ways out of our sight (RP_POOL_FLAG_*) the buffer at `address` has; 0 where there is no buffer. */
+uint32_t rp_guard_flags(const struct rp_guard *guard, uint64_t address);
 /** Begin of some buffer of ours that has memory; 0 if there is none. */
 uint64_t rp_guard_backed_example(const struct rp_guard *guard);
 

@@ -54,11 +54,11 @@ struct rp__guard_buffer {
   uint64_t receives; /**< so far; 0: it is no receive buffer as far as is known */
   uint64_t step;     /**< of the last receive */
   uint64_t receive_bytes, comm;
+  uint64_t usual_bytes; /**< of the first receive */
   int32_t peer;
   uint32_t microbatch;        /**< counted within its source and step */
   uint32_t waiting;           /**< the receive and grouped accesses that are committed and not launched yet */
   bool partial;               /**< receives land in parts of it */
-  bool broken;                /**< the lifetime was broken off: it teaches nothing */
   bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
   uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
   uint64_t post_before, last_before; /**< of the lifetime before */
@@ -163,8 +163,8 @@ struct rp_guard {
   uint32_t source_count;
   struct rp__guard_peer peers[RP__GUARD_PEERS];
   uint32_t peer_count;
-  bool sizes_told;        /**< sends are told with their bytes */
-  uint32_t graph_buffers; /**< buffers that a graph may hold: an upper bound */
+  bool sizes_told, sizes_untold; /**< sends were told with their bytes, without them */
+  uint32_t graph_buffers;        /**< buffers that a graph may hold: an upper bound */
 
   uint64_t clock;   /**< of receives and accesses, in host order */
   uint64_t serial;  /**< of changes of frontiers */

@@ -68,13 +68,12 @@ void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   buffer->post_before = buffer->post;
   buffer->last_before = buffer->last;
-  if (buffer->receives && !buffer->broken) {
+  if (buffer->receives) {
     if (rp__guard_info(guard, id).binding != RP_POOL_BOUND) buffer->learned = (struct rp__access_set){0};
     set_raise(&buffer->learned, &buffer->now);
     buffer->lifetimes++;
   }
   buffer->now = (struct rp__access_set){0};
-  buffer->broken = false;
 }
 
 /* All that reads the message has been launched, by what earlier lifetimes did. */

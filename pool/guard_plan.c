@@ -256,12 +256,14 @@ static bool ended_before(const struct rp_guard *guard, const struct rp__guard_bu
 }
 
 /* Nobody said how often a message is read. Then it has been read as often as any other of its class so far,
- * and where something goes back for each (design: the answering send), that has been sent. */
+ * and where something goes back for each (design: the answering send), that has been sent: a list alone may
+ * be of another schedule, with fewer messages in flight. */
 static bool looks_done(const struct rp_guard *guard, const struct rp__guard_class *class,
                        const struct rp__guard_buffer *tenant) {
   const struct rp__guard_peer *peer = rp__guard_peer_of(guard, tenant->comm, tenant->peer);
   if (tenant->now.total < class->most) return false;
-  if (!class->answered || !guard->sizes_told) return true;
+  bool told = guard->sizes_told || (guard->options.sends_told && !guard->sizes_untold);
+  if (!class->answered || !told) return true;
   return peer && peer->step == guard->step && peer->sent > class->let_go;
 }
 
@@ -269,10 +271,10 @@ static bool looks_done(const struct rp_guard *guard, const struct rp__guard_clas
 static bool done_by_plan(const struct rp_guard *guard, const struct rp__guard_class *class,
                          const struct rp__guard_buffer *tenant, const struct rp__guard_target *target) {
   uint32_t needed = tenant->item == RP_POOL_NONE ? class->needed : guard->plan.items[tenant->item].accesses;
-  if (tenant->lifetimes || tenant->broken) return false; /* what it did before is better evidence */
+  if (tenant->lifetimes) return false; /* what it did before is better evidence */
   if (tenant->waiting || tenant->now.total < (needed ? needed : 1)) return false;
   if (tenant->step != guard->step) return true;
-  if (target->item != RP_POOL_NONE) return ended_before(guard, tenant, target->item);
+  if (target->item != RP_POOL_NONE && !ended_before(guard, tenant, target->item)) return false;
   return needed || looks_done(guard, class, tenant);
 }
 

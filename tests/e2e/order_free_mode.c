@@ -152,9 +152,9 @@ static void stream_is_done(struct thread *thread, int s) {
 }
 
 static void copy(struct thread *thread) {
-  char bytes[64] = {0};
-  (void)(pick(thread, 2) ? calls->copy_to_host(bytes, watched, sizeof bytes)
-                         : calls->copy_to_device(watched, bytes, sizeof bytes));
+  char bytes[64] = {0}, *own = (char *)watched + 4096 * thread->number;
+  (void)(pick(thread, 2) ? calls->copy_to_host(bytes, own, sizeof bytes)
+                         : calls->copy_to_device(own, bytes, sizeof bytes));
   (void)probe->take(); /* nobody would see when it is done */
   check_known();
 }

@@ -221,6 +221,16 @@ static bool is_access(const struct model_call *call) {
   return model_is_operation(call->kind) && call->kind != MODEL_WORK;
 }
 
+/* The question about a graph launch does not say which graph it is of. Work that is no access is not told
+ * where nobody learns from it, and a programmatic launch behind it then is promised less than it could be. */
+static bool may_be_kept_back(const struct model_program *program, int b) {
+  const struct model_call *calls_made = program->calls;
+  if (calls_made[b].kind == MODEL_GRAPH) return true;
+  for (int i = 0; i < b && calls_made[b].kind == MODEL_PROGRAMMATIC; i++)
+    if (calls_made[i].kind == MODEL_WORK && calls_made[i].stream == calls_made[b].stream) return true;
+  return false;
+}
+
 static long compare(const struct model_program *program, const struct model_answer *answer,
                     const struct verdict *verdict) {
   long promises = 0;
@@ -230,7 +240,7 @@ static long compare(const struct model_program *program, const struct model_answ
     for (int b = a + 1; b < program->count; b++) {
       const enum model_kind kind = program->calls[b].kind;
       const bool ordered = verdict->ordered[b][a], known = verdict->known[b][a];
-      const bool exact = kind != MODEL_GRAPH; /* the question does not say which */
+      const bool exact = !may_be_kept_back(program, b);
       promises += (model_is_operation(kind) && ordered) + known;
       if (model_is_operation(kind) &&
           (exact ? ordered != answer->ordered[a][b] : ordered && !answer->ordered[a][b]))

@@ -281,7 +281,7 @@ static void stale_access_is_only_reported(void **state) {
 
 static void stale_access_aborts(void **state) {
   (void)state;
-  for (int callback = 0; callback < 3; callback++) {
+  for (int callback = 0; callback < 4; callback++) {
     struct guard_fixture f = sharing((struct rp_guard_options){.on_violation = RP_POOL_ON_STALE_ABORT});
     for (size_t i = 0; i < 3; i++)
       cycle(&f, i);
@@ -291,10 +291,13 @@ static void stale_access_aborts(void **state) {
                                    .kind = RP_EVENT_KERNEL,
                                    .site = {CONTEXT, COMPUTE, THREAD, 0}};
     bool abort = false;
-    if (callback == 0) {
+    uint64_t calls = f.device->calls;
+    if (callback == 3) late.mode = RP_POOL_UNKNOWN_MODE;
+    if (callback == 0 || callback == 3) {
       assert_int_equal(guard_try_access(&f, 0, late), RP_ERROR_STATE);
       abort = f.action.abort;
       assert_non_null(f.action.why);
+      assert_int_equal(f.device->calls, calls);
     } else if (callback == 1) {
       rp_guard_access_seen(f.guard, &late, rp_order_access(f.order, &late.site), &abort);
     } else {

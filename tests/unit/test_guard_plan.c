@@ -128,6 +128,49 @@ static void sizes_of_longer_steps(void **state) {
   guard_end(&f);
 }
 
+/* A stage built again starts anew: its buffers taught nothing yet. */
+static void sizes_of_rebuilt_stages(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(10, 2);
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  for (int round = 0; round < 3; round++) {
+    guard_program_alloc(&f, &program);
+    guard_program_run(&f, &program);
+    guard_program_run(&f, &program);
+    quiet(&f, 4);
+    for (size_t i = 0; i < 20; i++)
+      assert_int_equal(rp_guard_free(f.guard, f.address[guard_program_buffer(i / 10, i % 10)]), RP_OK);
+  }
+  guard_end(&f);
+}
+
+/* A message that a group still has to send on is not done with. */
+static void planned_tenant_in_an_open_group(void **state) {
+  (void)state;
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  struct rp_guard_action action;
+  guard_alloc(&f, 0, 3);
+  guard_receive(&f, 0, UPSTREAM, true);
+  guard_read(&f, 0, 1);
+  rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+  struct rp_guard_access send = {.kind = RP_EVENT_SEND,
+                                 .address = f.address[0],
+                                 .bytes = BYTES,
+                                 .mode = RP_POOL_READ,
+                                 .group = 5,
+                                 .site = {CONTEXT, COMM, THREAD, 0}};
+  assert_int_equal(rp_guard_access_prepare(f.guard, &send, &action, NULL), RP_OK);
+  guard_receive(&f, 1, UPSTREAM, true);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.pool.prevented[RP_POOL_EARLY_REUSE], 1);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
 /* A plan on paper, which counts no accesses and gives messages that overlap one slot. */
 static void a_plan_that_contradicts_itself(void **state) {
   (void)state;
@@ -197,6 +240,42 @@ static void another_schedule_than_planned(void **state) {
   for (int step = 0; step < 3; step++)
     guard_program_run(&f, &planned);
   assert_int_equal(rp_guard_violations(f.guard), 0);
+  guard_end(&f);
+}
+
+/* The last stage of a schedule that sends nothing back before it has received everything: its first receives
+ * are just those of the plan, and nobody said how often a message is read. */
+static void answers_are_missing(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(6, 1);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 0, &plan);
+  plan.classes[0].slots = 1;
+  size_t receives = 0;
+  for (size_t i = 0; i < plan.plan.receive_count; i++) {
+    if (plan.receives[i].class_index != 0) continue;
+    plan.receives[receives] = plan.receives[i];
+    plan.receives[receives++].accesses = 0;
+  }
+  plan.plan.receive_count = receives;
+  plan.plan.class_count = 1;
+  struct guard_fixture f =
+      guard_start(&(struct rp_guard_options){.every_touch_seen = true, .sends_told = true}, &plan.plan);
+  guard_alloc(&f, 0, 6);
+  for (int step = 0; step < 3; step++) {
+    for (size_t m = 0; m < 6; m++) {
+      guard_receive(&f, m, UPSTREAM, true);
+      guard_read(&f, m, 11);
+    }
+    for (size_t m = 0; m < 6; m++) {
+      guard_read(&f, m, 22);
+      rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+    }
+  }
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  assert_int_equal(report.pool.grown, 5);
+  rp_guard_report_fini(&report);
   guard_end(&f);
 }
 
@@ -319,10 +398,13 @@ int main(void) {
       cmocka_unit_test(sizes_only),
       cmocka_unit_test(sizes_that_are_too_few),
       cmocka_unit_test(sizes_of_longer_steps),
+      cmocka_unit_test(sizes_of_rebuilt_stages),
+      cmocka_unit_test(planned_tenant_in_an_open_group),
       cmocka_unit_test(a_plan_that_contradicts_itself),
       cmocka_unit_test(touched_first_by_a_callback),
       cmocka_unit_test(sizes_that_do_not_fit_later),
       cmocka_unit_test(another_schedule_than_planned),
+      cmocka_unit_test(answers_are_missing),
       cmocka_unit_test(peers_are_told_apart),
       cmocka_unit_test(departing_without_rings),
       cmocka_unit_test(evaluation_in_between),
