@@ -215,7 +215,7 @@ struct rp_pool_buffer_info {
   uint32_t class_id, slot; /**< RP_POOL_NONE where there is none */
   bool touched, pinned;
   bool convertible; /**< untouched memory of a planned size: may still become a slot's */
-  bool concealed; /**< its mapping was taken away, the memory is still held for it */
+  bool concealed;   /**< its mapping was taken away, the memory is still held for it */
   uint32_t flags;
 };
 
@@ -256,6 +256,9 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *buffe
  * buffer, or freed already. Any other failure: the buffer is gone all the same, what the driver did not take
  * back is kept and tried again at the next quiescent point. */
 rp_status rp_pool_free(struct rp_pool *pool, uint64_t address);
+/** Asks the driver again to take back what it refused to take back of freed buffers, until it refuses again.
+ * Nothing else has to be idle. Cheap when there is nothing. */
+rp_status rp_pool_give_back(struct rp_pool *pool);
 
 /* Auto */
 
