@@ -134,24 +134,28 @@ static void end_comm(struct rp_target *target, uint64_t handle) {
 
 /* ---- physical memory ---- */
 
+static bool forget_handle(struct rp_target *target, uint64_t handle) {
+  struct rp_range forgotten;
+  if (rp_address_map_remove(&target->handles, handle, &forgotten) != RP_OK) return false;
+  target->physical.released_bytes += forgotten.value;
+  target->physical.live_bytes -= forgotten.value;
+  return true;
+}
+
 static void take_create(struct rp_target *target, const struct rp_event *event) {
   struct rp_target_physical *physical = &target->physical;
-  (void)rp_address_map_remove(&target->handles, event->aux, NULL); /* its release was not seen */
-  if (rp_address_map_add(&target->handles, event->aux, event->aux + 1, event->bytes) != RP_OK)
+  (void)forget_handle(target, event->aux); /* its release was not seen */
+  if (rp_address_map_add(&target->handles, event->aux, event->aux + 1, event->bytes) != RP_OK) {
     target->out_of_memory = true;
+    return;
+  }
   physical->created_bytes += event->bytes;
   physical->live_bytes += event->bytes;
   if (physical->live_bytes > physical->peak_bytes) physical->peak_bytes = physical->live_bytes;
 }
 
 static void take_release(struct rp_target *target, const struct rp_event *event) {
-  struct rp_range handle;
-  if (rp_address_map_remove(&target->handles, event->aux, &handle) != RP_OK) {
-    target->physical.unknown_releases++;
-    return;
-  }
-  target->physical.released_bytes += handle.value;
-  target->physical.live_bytes -= handle.value;
+  if (!forget_handle(target, event->aux)) target->physical.unknown_releases++;
 }
 
 /* ---- launches ---- */

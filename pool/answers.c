@@ -16,16 +16,30 @@ static struct rp_answer_family *find(struct rp_answers *answers, const struct rp
   return NULL;
 }
 
-/* One that nobody waits in makes room where there would be too many: communicators are re-created for ever.
- */
+/* Where there would be too many, for communicators are re-created for ever: one that nobody waits in, else
+ * the one that has waited longest. */
+static struct rp_answer_family *reusable(struct rp_answers *answers) {
+  struct rp_answer_family *oldest = NULL;
+  uint64_t oldest_seq = UINT64_MAX;
+  for (size_t i = 0; i < answers->family_count; i++) {
+    struct rp_answer_family *family = &answers->families[i];
+    if (family->count == 0) return family;
+    if (family->waiting[family->first].posted_seq >= oldest_seq) continue;
+    oldest = family;
+    oldest_seq = family->waiting[family->first].posted_seq;
+  }
+  return oldest;
+}
+
 static struct rp_answer_family *find_or_add(struct rp_answers *answers, const struct rp_event *event) {
   struct rp_answer_family *family = find(answers, event);
-  for (size_t i = 0; !family && answers->family_count >= RP_PEERS_KEPT && i < answers->family_count; i++)
-    if (answers->families[i].count == 0) family = &answers->families[i];
-  if (family) {
+  if (family) return family;
+  if (answers->family_count >= RP_PEERS_KEPT) {
+    family = reusable(answers);
     family->comm = event->comm;
     family->peer = event->peer;
     family->bytes = event->bytes;
+    family->first = family->count = 0;
     return family;
   }
   if (answers->family_count == answers->family_capacity) {
@@ -40,11 +54,15 @@ static struct rp_answer_family *find_or_add(struct rp_answers *answers, const st
   return family;
 }
 
+static void drop_first(struct rp_answer_family *family) {
+  family->first = (family->first + 1) % family->capacity;
+  family->count--;
+}
+
 static bool make_room(struct rp_answer_family *family) {
   if (family->count < family->capacity) return true;
   if (family->capacity >= RP_ANSWERS_WAITING) {
-    family->first = (family->first + 1) % family->capacity;
-    family->count--;
+    drop_first(family);
     return true;
   }
   size_t capacity = family->capacity ? 2 * family->capacity : 16;
@@ -59,8 +77,19 @@ static bool make_room(struct rp_answer_family *family) {
   return true;
 }
 
+/* Whether the buffer has been received into again since: then no answer is to come any more, for the step is
+ * over. One that was freed meanwhile may still be answered. */
+static bool is_over(const struct rp_tracker *tracker, const struct rp_answer_entry *entry) {
+  const struct rp_buffer *buffer = &tracker->buffers[entry->buffer];
+  if (!buffer->in_use || buffer->serial != entry->serial) return false;
+  const struct rp_life *life = rp__open_life((struct rp_tracker *)tracker, (struct rp_buffer *)buffer);
+  return life && life->public.posted_seq != entry->posted_seq;
+}
+
 void rp__answers_receive(struct rp_tracker *tracker, const struct rp_event *event, size_t buffer) {
   struct rp_answer_family *family = find_or_add(&tracker->answers, event);
+  while (family && family->count && is_over(tracker, &family->waiting[family->first]))
+    drop_first(family);
   if (!family || !make_room(family)) return; /* only evidence is lost */
   family->waiting[(family->first + family->count++) % family->capacity] =
       (struct rp_answer_entry){buffer, tracker->buffers[buffer].serial, event->seq};
@@ -89,8 +118,7 @@ static void answer_oldest(struct rp_tracker *tracker, struct rp_answer_family *f
                           const struct rp_answer_group *moment) {
   if (!family || family->count == 0) return;
   const struct rp_answer_entry entry = family->waiting[family->first];
-  family->first = (family->first + 1) % family->capacity;
-  family->count--;
+  drop_first(family);
   struct rp_buffer *buffer = &tracker->buffers[entry.buffer];
   struct rp_life *life =
       buffer->in_use && buffer->serial == entry.serial ? rp__open_life(tracker, buffer) : NULL;
@@ -137,6 +165,13 @@ void rp__answers_group(struct rp_tracker *tracker, const struct rp_event *event)
   bool begins = event->kind == RP_EVENT_GROUP_START;
   *place =
       begins ? (struct rp_answer_group){event->tid, event->seq, event->time_ns} : (struct rp_answer_group){0};
+}
+
+size_t rp__answers_bytes(const struct rp_answers *answers) {
+  size_t bytes = answers->family_capacity * sizeof *answers->families;
+  for (size_t i = 0; i < answers->family_count; i++)
+    bytes += answers->families[i].capacity * sizeof(struct rp_answer_entry);
+  return bytes;
 }
 
 void rp__answers_fini(struct rp_tracker *tracker) {

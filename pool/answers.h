@@ -15,7 +15,7 @@
 /** Threads that can be inside a group at once; of more, a send counts when it is posted. */
 #define RP_ANSWER_GROUPS 64
 /** Receives of one peer and size that wait for their answer; of more, the oldest is forgotten. */
-#define RP_ANSWERS_WAITING 65536u
+#define RP_ANSWERS_WAITING 4096u
 
 struct rp_tracker;
 struct rp_event;
@@ -54,6 +54,8 @@ void rp__answers_send(struct rp_tracker *tracker, const struct rp_event *event);
 /** A group begins or ends. What it holds is posted together: a send in it tells of work done before it began.
  */
 void rp__answers_group(struct rp_tracker *tracker, const struct rp_event *event);
+/** Host memory that is held. */
+size_t rp__answers_bytes(const struct rp_answers *answers);
 /** Forgets everything and frees it. */
 void rp__answers_fini(struct rp_tracker *tracker);
 

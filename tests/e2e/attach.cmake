@@ -1,6 +1,6 @@
 # Observing from outside. The mock is built so that its functions begin as those of the real libraries do (a push), with
 # a landing pad, and inside the program; sanitizers would change what functions begin with, and are left out.
-set(attach_code_options -O1 -g -fPIC -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer -fno-optimize-sibling-calls -ffunction-sections)
+set(attach_code_options -O1 -g -fPIC -fno-omit-frame-pointer -fno-optimize-sibling-calls -ffunction-sections)
 function(recvpool_attach_library name source)
   add_library(${name} MODULE ${source})
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET hidden)
@@ -29,6 +29,7 @@ recvpool_e2e_test(test_attach_files)
 recvpool_e2e_test(test_attach_life)
 recvpool_e2e_test(test_attach_rights)
 recvpool_e2e_test(test_attach_load)
+recvpool_e2e_test(test_attach_missing)
 recvpool_e2e_test(test_attach_real ENVIRONMENT "E2E_CUDA_ROOT=${RECVPOOL_CUDA_ROOT}")
 if(TARGET rp_trainer AND TARGET rpsim_cupti13)
   recvpool_e2e_test(test_attach)

@@ -11,6 +11,11 @@ __attribute__((visibility("default"))) int attach_mock_status = 0;
 /** The next address or handle that is handed out. */
 __attribute__((visibility("default"))) uint64_t attach_mock_next = 0x7f0000000000u;
 
+/* Called so that the functions have a frame and begin with a push. */
+__attribute__((noinline, noipa)) static int answer(void) {
+  return attach_mock_status;
+}
+
 static int hand_out(uint64_t *out) {
   if (attach_mock_status == 0) *out = attach_mock_next += 1u << 20;
   return attach_mock_status;
@@ -29,7 +34,7 @@ struct id {
   EXPORT int name(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);                               \
   EXPORT int name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {                  \
     (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;                                                    \
-    return attach_mock_status;                                                                               \
+    return answer();                                                                                         \
   }
 
 /* A runtime call is made of a driver call, as in the real libraries: both are probed, one is counted. */

@@ -9,7 +9,7 @@ from support import PROGRAMS, RECVPOOL
 
 RECV = ("ncclRecv", 0x7F1000000000, 100, 7, 1, 0xC0FFEE, 0)
 NOBODY = 65534
-UNAVAILABLE = 3
+UNAVAILABLE = 4
 DENY = os.path.join(PROGRAMS, "attach_deny")
 PROG_LOAD, LINK_CREATE, EPERM, E2BIG, EACCES = 5, 28, 1, 7, 13
 

@@ -7,7 +7,7 @@ import support
 from attach_support import BUILT, reason_to_skip
 from support import PROGRAMS, RECVPOOL, SIMLIB
 
-FAILURE, UNAVAILABLE = "failure", 3
+FAILURE, UNAVAILABLE = "failure", 4
 
 
 class DoctorCase(support.TestCase):
