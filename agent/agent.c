@@ -14,7 +14,7 @@
 #include "agent/ordering.h"
 #include "agent/posts.h"
 #include "agent/range_filter.h"
-#include "agent/reporter.h"
+#include "agent/requests.h"
 #include "agent/state.h"
 
 #define COMMS_MAX 256
@@ -355,8 +355,8 @@ static const struct rp_cuda_sink sink = {
     .work_end = rp_ordering_seen_work_end,
     .order_begin = rp_ordering_seen_begin,
     .order_end = rp_ordering_seen_end,
-    .initialised = rp_reporter_driver_initialised,
-    .code_loaded = rp_reporter_look_for_modules,
+    .initialised = rp_request_driver_initialised,
+    .code_loaded = rp_request_scan,
     .label = take_label,
 };
 

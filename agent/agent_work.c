@@ -6,7 +6,7 @@
 
 #include "agent/names.h"
 #include "agent/ordering.h"
-#include "agent/reporter.h"
+#include "agent/requests.h"
 #include "agent/state.h"
 
 /* ---- launches ---- */
@@ -219,9 +219,9 @@ static void take_memory(const struct rp_cuda_op *op, enum rp_event_source source
 static void take_allocation(const struct rp_cuda_op *op, enum rp_event_source source) {
   if (source == RP_SOURCE_CUPTI && rp_thread.depth[RP_CALL_ALLOC]) return; /* the interposer reports it */
   if (source == RP_SOURCE_CUPTI)
-    rp_reporter_look_for_modules();
+    rp_request_scan();
   else if (op->kind == RP_EVENT_ALLOC)
-    rp_reporter_driver_initialised(); /* without CUPTI nobody else says so */
+    rp_request_driver_initialised(); /* without CUPTI nobody else says so */
   take_memory(op, source);
 }
 

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "agent/reporter.h"
+#include "agent/requests.h"
 #include "agent/state.h"
 
 /* Never touched: the driver and the tools' library call each other in ways that are no business of ours. */
@@ -51,5 +51,5 @@ unsigned rp_hooks_callers(const char *name) {
 }
 
 void rp_hook_look_for_modules(void) {
-  if (rp_state_is_on()) rp_reporter_wait_for_modules();
+  if (rp_state_is_on()) rp_request_scan_and_wait();
 }

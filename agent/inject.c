@@ -18,6 +18,7 @@
 #include "agent/log.h"
 #include "agent/nccl_profiler.h"
 #include "agent/reporter.h"
+#include "agent/requests.h"
 #include "agent/state.h"
 #include "cupti/cuda_side.h"
 
@@ -34,7 +35,7 @@ static void at_exit(void) {
 static void start_cupti(const struct rp_config *config) {
   char reason[256] = "", runtime[512] = "";
   if (config->cupti == RP_CUPTI_OFF) {
-    rp_evidence_set_cupti_reason("switched off by RECVPOOL_CUPTI");
+    rp_evidence_set_cupti_reason("switched off by RECVPOOL_CUPTI: interposed calls only are seen");
     return;
   }
   (void)rp_interpose_find_module("libcudart.so", runtime, sizeof runtime);
@@ -47,7 +48,7 @@ static void patch_modules(void) {
   struct rp_interpose_result result;
   uint64_t changes = rp_interpose_module_changes();
   rp_hooks_scan(&result);
-  rp_reporter_modules_scanned(changes);
+  rp_request_modules_scanned(changes);
   rp_verbose("%u call slots patched in %u modules", result.patched, result.modules);
   if (result.failed) rp_warn("%u call slots are read-only and were not patched", result.failed);
 }

@@ -21,12 +21,11 @@
 #include "agent/identity.h"
 #include "agent/log.h"
 #include "agent/report.h"
+#include "agent/requests.h"
 #include "agent/state.h"
 #include "agent/switch_off.h"
 
 #define WAKE_NS 200000000u          /* looks around this often */
-#define SCAN_WAIT_NS 100000000u     /* an interposed call waits no longer than this for a scan */
-#define STOP_WAIT_NS 2000000000u    /* the end waits no longer than this for the thread */
 #define FIRST_RECEIVE_NS 500000000u /* a report is due this long after the first receive */
 #define STACK_BYTES (512u << 10)
 #define LEARN_STEPS 3 /* with the pool on, before CUPTI is given back */
@@ -36,14 +35,6 @@
 static struct rp_config config;
 static struct rp_process_info process;
 static char file_name[512];
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake, progress;
-static bool running, stop, wanted;           /* lock */
-static uint64_t scans_begun, scans_complete; /* lock */
-static _Atomic bool driver_ready;
-static _Atomic uint64_t scanned_changes;   /* state of the module list that is patched */
-static _Atomic uint64_t requested_changes; /* state somebody asked for */
 
 static pthread_mutex_t write_lock =
     PTHREAD_MUTEX_INITIALIZER;  /* one writer of the file at a time; outermost */
@@ -57,20 +48,11 @@ static const char *warnings[RP_LOG_WARNINGS];
 static struct rp_versions versions;
 static bool versions_complete;
 
-static struct timespec from_now(uint64_t nanoseconds) {
-  struct timespec at;
-  clock_gettime(CLOCK_MONOTONIC, &at);
-  uint64_t total = (uint64_t)at.tv_nsec + nanoseconds;
-  at.tv_sec += (time_t)(total / 1000000000u);
-  at.tv_nsec = (long)(total % 1000000000u);
-  return at;
-}
-
 /* ---- the report ---- */
 
 /* Libraries come late (NCCL above all): ask until all four are found. */
 static void refresh_versions(void) {
-  bool ready = atomic_load_explicit(&driver_ready, memory_order_acquire);
+  bool ready = rp_request_driver_ready();
   if (versions_complete) return;
   rp_evidence_versions(&versions, ready);
   versions_complete = versions.cuda_driver && versions.cuda_runtime && versions.cupti && versions.nccl;
@@ -195,73 +177,17 @@ static bool look_for_switch(void) {
 /* ---- modules ---- */
 
 static void scan_if_changed(void) {
-  uint64_t changes = rp_interpose_module_changes();
-  if (changes == atomic_load_explicit(&scanned_changes, memory_order_acquire)) return;
   struct rp_interpose_result result;
-  pthread_mutex_lock(&lock);
-  uint64_t number = ++scans_begun;
-  pthread_mutex_unlock(&lock);
-  changes = rp_interpose_module_changes();
+  uint64_t number = rp_request_scan_due();
+  if (number == 0) return;
+  uint64_t changes = rp_interpose_module_changes();
   rp_hooks_scan(&result);
-  /* Pinning a module changes nothing in the loader's count, so the state seen before the scan is the one
-   * patched. */
-  atomic_store_explicit(&scanned_changes, changes, memory_order_release);
+  rp_request_scan_done(number, changes);
   if (result.patched) rp_verbose("%u call slots patched in newly loaded modules", result.patched);
   if (result.failed) rp_warn("%u call slots are read-only and were not patched", result.failed);
-  pthread_mutex_lock(&lock);
-  scans_complete = number;
-  pthread_cond_broadcast(&progress);
-  pthread_mutex_unlock(&lock);
-}
-
-void rp_reporter_modules_scanned(uint64_t changes) {
-  atomic_store_explicit(&scanned_changes, changes, memory_order_release);
-  atomic_store_explicit(&requested_changes, changes, memory_order_release);
-}
-
-/* True for the first caller that notices a change. */
-static bool request_scan(uint64_t changes) {
-  if (changes == atomic_load_explicit(&scanned_changes, memory_order_acquire)) return false;
-  uint64_t before = atomic_exchange_explicit(&requested_changes, changes, memory_order_acq_rel);
-  if (before == changes) return false;
-  if (!rp_lock(&lock)) return false; /* the thread looks by itself before long */
-  wanted = true;
-  pthread_cond_signal(&wake);
-  rp_unlock(&lock);
-  return true;
-}
-
-void rp_reporter_look_for_modules(void) {
-  (void)request_scan(rp_interpose_module_changes());
-}
-
-void rp_reporter_wait_for_modules(void) {
-  int saved = errno;
-  uint64_t changes = rp_interpose_module_changes();
-  if (!request_scan(changes)) return;
-  struct timespec until = from_now(SCAN_WAIT_NS);
-  int cancel_state;
-  if (!rp_lock(&lock)) return;
-  /* the thread may have been cancelled; it shall not end here, where it would keep the lock for ever */
-  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-  uint64_t enough = scans_begun + 1; /* a scan that is under way may have passed the new module already */
-  while (running && !stop && scans_complete < enough &&
-         atomic_load_explicit(&scanned_changes, memory_order_acquire) != changes)
-    if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
-  rp_unlock(&lock);
-  (void)pthread_setcancelstate(cancel_state, &cancel_state);
-  errno = saved;
 }
 
 /* ---- the thread ---- */
-
-void rp_reporter_driver_initialised(void) {
-  if (atomic_load_explicit(&driver_ready, memory_order_relaxed) || !rp_lock(&lock)) return;
-  atomic_store_explicit(&driver_ready, true, memory_order_release);
-  wanted = true;
-  pthread_cond_signal(&wake);
-  rp_unlock(&lock);
-}
 
 /* RECVPOOL_CUPTI=learn: others may have the subscription once the pool is on and the pattern has held. */
 static void give_cupti_back(void) {
@@ -310,16 +236,6 @@ static bool report_is_due(uint64_t last_ns, bool *first_receive_reported) {
   return now - last_ns >= (uint64_t)(config.interval_seconds * 1e9);
 }
 
-static bool sleep_until_woken(uint64_t nanoseconds) {
-  struct timespec until = from_now(nanoseconds);
-  pthread_mutex_lock(&lock);
-  if (!stop && !wanted) (void)pthread_cond_timedwait(&wake, &lock, &until);
-  wanted = false;
-  bool stopping = stop;
-  pthread_mutex_unlock(&lock);
-  return !stopping;
-}
-
 static void write_last_report(void) {
   rp_agent_finish();
   write_report("finished");
@@ -332,7 +248,7 @@ static void *run(void *unused) {
   rp_thread.busy = 1; /* what this thread calls is the agent's own */
   write_report("running");
   uint64_t last_ns = rp_now_ns();
-  while (sleep_until_woken(pause_ns)) {
+  while (rp_request_sleep(pause_ns)) {
     look_around();
     bool news = look_for_switch();
     if (report_is_due(last_ns, &first_receive_reported) || news) {
@@ -343,20 +259,8 @@ static void *run(void *unused) {
     if (left_alone) break; /* the last thread to end takes the process with it, as it would without us */
   }
   if (!left_alone) write_last_report();
-  pthread_mutex_lock(&lock);
-  running = false;
-  pthread_cond_broadcast(&progress);
-  pthread_mutex_unlock(&lock);
+  rp_request_thread_ended();
   return unused;
-}
-
-static void init_conditions(void) {
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(&wake, &attributes);
-  pthread_cond_init(&progress, &attributes);
-  pthread_condattr_destroy(&attributes);
 }
 
 static int create_thread(void) {
@@ -379,11 +283,10 @@ rp_status rp_reporter_start(const struct rp_config *with) {
   config = *with;
   rp_identity_read(&process);
   rp_report_file_name(&process, file_name, sizeof file_name);
-  init_conditions();
-  running = true;
+  rp_request_thread_begins();
   int error = create_thread();
   if (error == 0) return RP_OK;
-  running = false;
+  rp_request_thread_ended();
   rp_warn("the report thread could not be started: %s", strerror(error));
   return RP_ERROR_UNAVAILABLE;
 }
@@ -391,16 +294,10 @@ rp_status rp_reporter_start(const struct rp_config *with) {
 /* The thread writes the last report where there is one, and the end of the program waits for it: exit may be
  * called from a signal handler, which can have interrupted anything, malloc and this library included. */
 void rp_reporter_finish(void) {
-  struct timespec until = from_now(STOP_WAIT_NS);
-  if (!rp_lock(&lock)) return; /* interrupted inside a lock that the thread needs: its last file stands */
+  bool had_thread;
   int cancel_state;
+  if (!rp_request_stop(&had_thread)) return; /* inside a lock that the thread needs: its last file stands */
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-  bool had_thread = running;
-  stop = true;
-  pthread_cond_broadcast(&wake);
-  while (running)
-    if (pthread_cond_timedwait(&progress, &lock, &until) != 0) break;
-  rp_unlock(&lock);
   if (!had_thread) write_last_report();
   (void)pthread_setcancelstate(cancel_state, &cancel_state);
 }

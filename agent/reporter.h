@@ -14,13 +14,4 @@ rp_status rp_reporter_start(const struct rp_config *config);
  */
 void rp_reporter_finish(void);
 
-/** The driver is ready to be asked. Callable from callbacks. */
-void rp_reporter_driver_initialised(void);
-/** Wakes the thread if modules were loaded since the last scan. Cheap; callable from callbacks. */
-void rp_reporter_look_for_modules(void);
-/** The same from an interposed call, and waits a bounded time, once per change, until they are patched. */
-void rp_reporter_wait_for_modules(void);
-/** Modules as of now are patched already. Before the thread starts. */
-void rp_reporter_modules_scanned(uint64_t changes);
-
 #endif
