@@ -201,10 +201,10 @@ static bool on_exec_node_set(const struct rp_taken *call, struct rp_cuda_order *
 /* ---- the table ---- */
 
 #define PLAIN(name, order)                                                                                   \
-  { RP_CBID(name), RP_ORDER, false, NULL, order }
+  { CUPTI_DRIVER_TRACE_CBID_##name, RP_ORDER, false, NULL, order }
 #define TWINS(name, order)                                                                                   \
-  {RP_CBID(name), RP_ORDER, false, NULL, order}, {                                                           \
-    RP_CBID(name##_ptsz), RP_ORDER, true, NULL, order                                                        \
+  {CUPTI_DRIVER_TRACE_CBID_##name, RP_ORDER, false, NULL, order}, {                                          \
+    CUPTI_DRIVER_TRACE_CBID_##name##_ptsz, RP_ORDER, true, NULL, order                                       \
   }
 
 const struct rp_wanted rp_wanted_order[] = {
