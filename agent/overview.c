@@ -89,6 +89,7 @@ static const struct member class_members[] = {
     {"direction", TEXT},
     {"peer", INTEGER},
     {"receive_bytes", INTEGER},
+    {"mapped_bytes", INTEGER},
     {"buffers", INTEGER},
     {"depth", INTEGER},
     {"slots", INTEGER},

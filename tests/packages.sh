@@ -1,21 +1,27 @@
 # The one list of what building and testing need. Sourced by tests/run.sh and tests/demo.sh.
 
 # Debian packages.
-recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev libmicrohttpd-dev python3 python3-jsonschema python3-pip
+recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev libmicrohttpd-dev libjs-chart.js python3 python3-jsonschema python3-pip
   clang libclang-rt-dev)
+
+# A browser and a Prometheus, 400 MB: only the tests of the page and of the metrics use them, and are skipped without.
+# Installed in CI, and where RECVPOOL_HEAVY_TESTS is set.
+recvpool_heavy_packages=(chromium fonts-dejavu-core prometheus)
 
 # Python wheels with the headers of CUDA, CCCL, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
 recvpool_wheels=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
   'nvidia-cuda-profiler-api==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*')
 
-# Installs the packages that are missing; where that takes rights this user lacks, says how and fails.
+# recvpool_install_packages [PACKAGE...]: installs those that are missing (without arguments, what building and most
+# tests need); where that takes rights this user lacks, says how and fails.
 recvpool_install_packages() {
   local missing=() package
+  [ $# -gt 0 ] || set -- "${recvpool_packages[@]}"
   if ! command -v dpkg-query >/dev/null; then
-    echo "This is no Debian: make sure that the counterparts of these are installed: ${recvpool_packages[*]}" >&2
+    echo "This is no Debian: make sure that the counterparts of these are installed: $*" >&2
     return 0
   fi
-  for package in "${recvpool_packages[@]}"; do
+  for package in "$@"; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0

@@ -23,10 +23,10 @@ function say(text, kind = "") {
 // ---- history
 
 function remember() {
-  const sum = { time: overview.now_unix_seconds, held: 0, needed: 0, saved: 0, depth: 0 };
+  const sum = { time: overview.now_unix_seconds, stock: 0, needed: 0, saved: 0, depth: 0 };
   for (const job of list(overview.jobs)) {
     const numbers = numbersOf(job);
-    for (const key of ["held", "needed", "saved"]) sum[key] += numbers[key];
+    for (const key of ["stock", "needed", "saved"]) sum[key] += numbers[key];
     sum.depth = Math.max(sum.depth, numbers.depth);
   }
   history.push(sum);
@@ -51,28 +51,28 @@ function makeChart(id, datasets, format, step) {
 const elapsed = (time) => `${Math.floor(time / 60)}:${String(Math.floor(time % 60)).padStart(2, "0")}`;
 
 function makeCharts() {
-  if (!window.Chart) return; // its library is not installed
   for (const chart of Object.values(charts ?? {})) chart.destroy();
   charts = { bytes: makeChart("bytes-chart", [line("stock", "--stock"), line("needed", "--needed"), line("saved", "--held")], bytes, {}),
     depth: makeChart("depth-chart", [line("in flight", "--held")], String, { precision: 0 }) };
 }
 
 function drawHistory() {
-  const drawn = charts && list(overview?.jobs).length > 0;
+  const drawn = Boolean(window.Chart) && history.length > 1 && list(overview?.jobs).length > 0; // its library may not be installed
   at("history-section").hidden = !drawn;
   if (!drawn) return;
+  if (!charts) makeCharts(); // not before there is room for them
   const labels = history.map((entry) => elapsed(entry.time - history[0].time));
-  const most = Math.max(1, ...history.map((entry) => Math.max(entry.held, entry.needed, entry.saved)));
+  const most = Math.max(1, ...history.map((entry) => Math.max(entry.stock, entry.needed, entry.saved)));
   charts.bytes.options.scales.y.ticks.stepSize = 2 ** Math.ceil(Math.log2(most / 4)); // so that ticks are round
   const set = (chart, keys) => {
     chart.data.labels = labels;
     keys.forEach((key, i) => (chart.data.datasets[i].data = history.map((entry) => entry[key])));
     chart.update("none");
   };
-  set(charts.bytes, ["held", "needed", "saved"]);
+  set(charts.bytes, ["stock", "needed", "saved"]);
   set(charts.depth, ["depth"]);
   const last = history.at(-1);
-  at("bytes-chart").setAttribute("aria-label", `Over time; now stock ${bytes(last.held)}, needed ${bytes(last.needed)}, saved ${bytes(last.saved)}`);
+  at("bytes-chart").setAttribute("aria-label", `Over time; now stock ${bytes(last.stock)}, needed ${bytes(last.needed)}, saved ${bytes(last.saved)}`);
   at("depth-chart").setAttribute("aria-label", `Over time; now ${last.depth} messages in flight in the deepest channel`);
 }
 
@@ -86,8 +86,8 @@ async function drawTimeline() {
   if (whole?.key !== key) {
     const found = await ask(`/api/v1/processes/${report.id}`);
     // a step ends rarely; what was drawn stays as long as it shows the same one
-    const step = `${report.id}/${found.channels?.map((channel) => channel.lifetimes?.[0]?.step)}/${JSON.stringify(report.enforcement?.devices?.map((d) => d.active))}`;
-    whole = { key, step, report: { ...report, channels: found.channels } };
+    const step = `${report.id}/${list(found.channels).map((channel) => channel?.lifetimes?.[0]?.step)}/${list(report.enforcement?.devices).map((device) => device.active)}`;
+    whole = { key, step, report: { ...report, channels: list(found.channels) } };
   }
   showTimeline(whole.report, whole.step);
 }
@@ -129,7 +129,9 @@ at("pause").addEventListener("click", () => {
   at("pause").setAttribute("aria-pressed", String(paused));
 });
 at("process").addEventListener("change", () => drawTimeline().catch(() => {}));
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (makeCharts(), redraw()));
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  if (charts) makeCharts(); // in the other colours
+  redraw();
+});
 onResize(redraw);
-makeCharts();
 loop();

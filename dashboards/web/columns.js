@@ -2,21 +2,36 @@
 import { add, bytes, count, draw, list, make, nameOf } from "./elements.js";
 
 const MOST_GROUPS = 48, HEIGHT = 170, LEFT = 64;
-const ORDER = ["activation", "gradient", "unknown"], SHORT = { activation: "act", gradient: "grad", unknown: "?" };
+const SHORT = { activation: "act", gradient: "grad", both: "both", unknown: "?" }; // directions in their order
 
-/** What the buffers of a channel hold now: measured where its process pools, else what was allocated. */
-function heldNow(report, channel) {
-  if (report.enforcement?.mode !== "enforce") return channel.held_bytes;
-  const shared = list(report.enforcement.devices).filter((device) => device.active).flatMap((device) => list(device.classes))
-    .filter((c) => c.direction === channel.direction && c.receive_bytes === channel.buffer_bytes &&
-      (c.stage === null || c.stage === channel.stage_ordinal) && (c.peer === null || c.peer === channel.peer));
-  const held = shared.find((c) => typeof c.physical_bytes === "number");
-  return held ? held.physical_bytes : channel.held_bytes;
+/** The class of buffers whose memory a channel's share now, with what was measured of it; or undefined. */
+function ownerOf(report, channel) {
+  if (report.enforcement?.mode !== "enforce") return undefined;
+  return list(report.enforcement.devices).filter((device) => device.active && device.device === channel.device)
+    .flatMap((device) => list(device.classes)).find((owner) => owner.receive_bytes === channel.buffer_bytes &&
+      typeof owner.physical_bytes === "number" && (owner.direction === "unknown" || owner.direction === channel.direction) &&
+      (owner.stage === null || owner.stage === channel.stage_ordinal) && (owner.peer === null || owner.peer === channel.peer));
 }
 
+/** A row for each channel: what it holds without pooling (stock), needs, and holds now. */
 export function rowsOf(job) {
-  return list(job.processes).flatMap((report) =>
-    list(report.channels).map((channel) => ({ report, channel, held: heldNow(report, channel) })));
+  return list(job.processes).flatMap((report) => list(report.channels).map((channel) => {
+    const owner = ownerOf(report, channel);
+    return owner ? { report, channel, owner, stock: owner.one_to_one_bytes, held: owner.physical_bytes,
+      needed: (owner.depth ?? owner.slots ?? 0) * (owner.mapped_bytes ?? owner.receive_bytes) }
+      : { report, channel, stock: channel.held_bytes, needed: channel.needed_bytes, held: channel.held_bytes };
+  }));
+}
+
+/** Sums of rows; what several channels share counts once. */
+export function sumOf(rows) {
+  const owners = new Set(), sum = { stock: 0, needed: 0, held: 0 };
+  for (const row of rows) {
+    if (row.owner && owners.has(row.owner)) continue;
+    owners.add(row.owner);
+    for (const key of ["stock", "needed", "held"]) sum[key] = add([sum[key], row[key]]);
+  }
+  return sum;
 }
 
 /** Rank in the pipeline, where one communicator holds the pipeline; with one for each pair it says nothing. */
@@ -52,20 +67,16 @@ export function groupsOf(rows) {
 
 /** By process and direction; of several processes in one column the one with the largest stock. */
 function barsOf(bin) {
-  const found = new Map();
+  const found = new Map(), bars = [];
   for (const row of bin.rows) {
-    const direction = ORDER.includes(row.channel.direction) ? row.channel.direction : "unknown";
+    const direction = row.owner?.direction === "unknown" ? "both" : row.channel.direction;
     const key = `${row.report.id ?? nameOf(row.report)}/${direction}`;
-    const sum = found.get(key) ?? { direction, report: row.report, stock: 0, needed: 0, held: 0 };
-    sum.stock = add([sum.stock, row.channel.held_bytes]);
-    sum.needed = add([sum.needed, row.channel.needed_bytes]);
-    sum.held = add([sum.held, row.held]);
-    found.set(key, sum);
+    if (!found.has(key)) found.set(key, { direction: SHORT[direction] ? direction : "unknown", report: row.report, rows: [] });
+    found.get(key).rows.push(row);
   }
-  const bars = [];
-  for (const direction of ORDER) {
-    const of = [...found.values()].filter((sum) => sum.direction === direction);
-    if (of.length) bars.push({ ...of.reduce((most, sum) => (sum.stock > most.stock ? sum : most)), processes: of.length });
+  for (const direction of Object.keys(SHORT)) {
+    const of = [...found.values()].filter((part) => part.direction === direction).map((part) => ({ ...part, ...sumOf(part.rows) }));
+    if (of.length) bars.push({ ...of.reduce((most, part) => (part.stock > most.stock ? part : most)), processes: of.length });
   }
   return bars;
 }

@@ -33,7 +33,8 @@ export function seconds(value) {
   const size = Math.abs(value);
   if (size >= 120) return `${Math.round(value / 60)} min`;
   if (size >= 1) return `${value.toFixed(size < 10 ? 1 : 0)} s`;
-  return size >= 1e-3 ? `${(value * 1e3).toFixed(2)} ms` : `${(value * 1e6).toFixed(0)} µs`;
+  if (size >= 1e-3) return `${(value * 1e3).toFixed(2)} ms`;
+  return size >= 1e-6 || !size ? `${(value * 1e6).toFixed(size < 1e-5 && size ? 1 : 0)} µs` : `${(value * 1e9).toFixed(0)} ns`;
 }
 
 export const count = (value) => (typeof value === "number" ? value.toLocaleString("en") : "–");

@@ -1,19 +1,17 @@
 // One job: its figures, what follows from them, the channels as a table, and its unsafe reuse.
 import { add, bytes, cell, count, list, make, nameOf, plural, seconds, table, whereOf } from "./elements.js";
-import { columnsView, rowsOf } from "./columns.js";
+import { columnsView, rowsOf, sumOf } from "./columns.js";
 
 export const STALE_SECONDS = 60;
-const TABLE_ROWS = 512, CONFLICT_ROWS = 200;
+const TABLE_ROWS = 512, CONFLICT_ROWS = 50;
 
 export const devicesOf = (report) => list(report.enforcement?.devices);
 const enforces = (report) => report.enforcement?.mode === "enforce";
 
 /** Sums over a job; of depths the largest. */
 export function numbersOf(job) {
-  const numbers = { held: 0, needed: 0, wouldSave: 0, physical: 0, saved: 0, violated: 0, prevented: 0, sharing: 0, asked: 0, depth: 0 };
+  const numbers = { ...sumOf(rowsOf(job)), wouldSave: 0, saved: 0, violated: 0, prevented: 0, wouldPrevent: 0, sharing: 0, asked: 0, depth: 0 };
   for (const report of list(job.processes)) {
-    numbers.held = add([numbers.held, report.totals?.held_bytes]);
-    numbers.needed = add([numbers.needed, report.totals?.needed_bytes]);
     numbers.wouldSave = add([numbers.wouldSave, report.totals?.would_save_bytes]);
     for (const channel of list(report.channels)) numbers.depth = Math.max(numbers.depth, channel.depth ?? 0);
     if (enforces(report)) numbers.asked++;
@@ -22,7 +20,6 @@ export function numbersOf(job) {
         numbers.wouldPrevent = add([numbers.wouldPrevent, ...Object.values(device.prevented ?? {})]);
         continue;
       }
-      numbers.physical = add([numbers.physical, device.physical_bytes]);
       numbers.saved = add([numbers.saved, device.saved_bytes]);
       numbers.violated = add([numbers.violated, ...Object.values(device.violated ?? {})]);
       numbers.prevented = add([numbers.prevented, ...Object.values(device.prevented ?? {})]);
@@ -60,9 +57,8 @@ function figure(name, value, kind) {
 }
 
 function figuresOf(job, numbers) {
-  const processes = list(job.processes).length, share = numbers.held ? Math.round((100 * (numbers.held - numbers.needed)) / numbers.held) : 0;
-  const figures = [figure("receive buffers (stock)", bytes(numbers.held)),
-    figure("needed at once", `${bytes(numbers.needed)}${numbers.held ? `, ${share}% waste` : ""}`)];
+  const processes = list(job.processes).length, share = numbers.stock ? ` (${Math.round((100 * numbers.needed) / numbers.stock)}%)` : "";
+  const figures = [figure("receive buffers (stock)", bytes(numbers.stock)), figure("needed at once", bytes(numbers.needed) + share)];
   if (numbers.asked) {
     figures.push(figure("saved now, measured", bytes(numbers.saved), numbers.saved > 0 ? "good" : ""),
       figure("pooling is on in", `${count(numbers.sharing)} of ${count(processes)}`, numbers.sharing ? "good" : "mark"),
@@ -90,11 +86,11 @@ function notesOf(job) {
 const HEADS = [["process", "text"], ["direction", "text"], ["stage"], ["peer"], ["N"], ["D"], ["K"], ["buffer"], ["stock"], ["needed"],
   ["would save"], ["held now"], ["decision", "text"]];
 
-function channelRow({ report, channel, held }) {
+function channelRow({ report, channel, stock, needed, held }) {
   return make("tr", {}, make("th", { scope: "row", class: "text" }, `${nameOf(report)} (${whereOf(report)})`), cell(channel.direction ?? "?", "text"),
     cell(count(channel.stage_ordinal)), cell(count(channel.peer)), cell(count(channel.buffers)),
     cell(channel.depth_min !== channel.depth_max ? `${count(channel.depth_min)}–${count(channel.depth_max)}` : count(channel.depth)),
-    cell(count(channel.slots)), cell(bytes(channel.buffer_bytes)), cell(bytes(channel.held_bytes)), cell(bytes(channel.needed_bytes)),
+    cell(count(channel.slots)), cell(bytes(channel.buffer_bytes)), cell(bytes(stock)), cell(bytes(needed)),
     cell(bytes(channel.would_save_bytes)), cell(bytes(held)), cell(channel.decision?.reason ?? "?", "text"));
 }
 

@@ -5,7 +5,7 @@ import { bytes, draw, list, make, seconds } from "./elements.js";
 const ROW = 24, LINE = 16, LEFT = 62, RIGHT = 12;
 
 const endOf = (life) => life.last_access_seconds ?? life.released_seconds ?? life.posted_seconds;
-const isTimed = (life) => typeof life.posted_seconds === "number";
+const isTimed = (life) => typeof life?.posted_seconds === "number";
 
 /** Slot of each address, by class, of the devices where memory is shared now. */
 function bindingsOf(report) {
@@ -31,13 +31,15 @@ function place(places, begin) {
 function blocksOf(report) {
   const bound = bindingsOf(report), blocks = new Map();
   for (const channel of list(report.channels)) {
-    const channelName = `${channel.direction} from rank ${channel.peer ?? "?"}, stage ${channel.stage_ordinal ?? "?"}, ${bytes(channel.buffer_bytes)}`;
-    for (const life of list(channel.lifetimes).filter(isTimed)) {
-      const at = bound.get(`${channel.device}/${life.address}`);
-      const key = at ? `class ${at.device}/${at.owner.class}` : channelName;
-      if (!blocks.has(key)) blocks.set(key, { name: channelName, slots: at ? at.owner.slots : 0, real: Boolean(at), lives: [] });
+    const size = bytes(channel?.buffer_bytes), peer = `${channel?.direction} from rank ${channel?.peer ?? "?"}`;
+    const name = `${peer}, stage ${channel?.stage_ordinal ?? "?"}, ${size}`;
+    for (const life of list(channel?.lifetimes).filter(isTimed)) {
+      const found = bound.get(`${channel.device}/${life.address}`);
+      const at = found && [channel.direction, "unknown"].includes(found.owner.direction) ? found : undefined;
+      const key = at ? `class ${at.device}/${at.owner.class}` : name;
+      if (!blocks.has(key)) blocks.set(key, { name, slots: at ? at.owner.slots : 0, real: Boolean(at), alone: bound.size > 0, lives: [] });
       const block = blocks.get(key);
-      if (at && !block.name.includes(channel.direction)) block.name += ` and ${channelName}`;
+      if (block.name !== name) block.name = `several channels, ${size}`;
       block.lives.push({ life, direction: channel.direction, row: at ? at.slot : null });
     }
   }
@@ -112,7 +114,8 @@ export function timelineView(report, room, show) {
   const scale = (time) => LEFT + ((time - from) / (to - from)) * (width - LEFT - RIGHT), parts = [];
   let top = 4;
   for (const block of blocks) {
-    const kind = block.real ? `${block.slots} slots that share memory` : `${block.rows} of ${block.lives.length} buffers in use at once`;
+    const kind = block.real ? `${block.slots} slots that share memory` : block.alone ? "buffers with memory of their own"
+      : `${block.rows} of ${block.lives.length} buffers in use at once`;
     for (const text of room < 600 ? [`${block.name}:`, kind] : [`${block.name}: ${kind}`])
       parts.push(draw("text", { x: 0, y: (top += LINE) - 3 }, text));
     top += 6;

@@ -67,7 +67,17 @@ class ServeTest(support.TestCase):
         self.fail("the server did not get there")
 
     def processes(self):
-        return json.loads(self.get("/api/v1/processes")[2])
+        document = json.loads(self.get("/api/v1/processes")[2])
+        self.assert_valid(document, "processes.schema.json")
+        return document
+
+    def overview(self):
+        document = json.loads(self.get("/api/v1/job")[2])
+        self.assert_valid(document, "overview.schema.json")
+        return document
+
+    def assert_valid(self, document, schema):
+        self.assertEqual([f"{list(e.absolute_path)}: {e.message}" for e in support.validator(schema).iter_errors(document)], [])
 
     # ---- answers
 
@@ -82,10 +92,63 @@ class ServeTest(support.TestCase):
             status, headers, text = self.get(f"/api/v1/processes/{row['id']}")
             self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
             self.assertEqual(json.loads(text), written[row["rank"]])
-        job = json.loads(self.get("/api/v1/job")[2])
+        job = self.overview()
         said = json.loads(run([RECVPOOL, "report", "--json", self.reports_dir]).stdout)
         self.assertEqual(job["totals"], said["totals"])
         self.assertEqual([j["conclusion"] for j in job["jobs"]], [j["conclusion"] for j in said["jobs"]])
+
+    def test_every_style_of_report_is_shown(self):
+        styles = ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "violated", "shadow", "refused")
+        for rank, style in enumerate(styles):
+            self.sample(style, str(rank))
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) == len(styles))
+        shown = [report for job in self.overview()["jobs"] for report in job["processes"]]
+        written = {report["process"]["pid"]: report for report in self.read_reports()}
+        self.assertEqual(len(shown), len(styles))
+        for report in shown:
+            whole = written[report["process"]["pid"]]
+            self.assertEqual(report["totals"], whole["totals"])
+            for channel, as_written in zip(report["channels"], whole["channels"], strict=True):
+                self.assertNotIn("lifetimes", channel)
+                self.assertEqual({k: v for k, v in channel.items() if k != "pipeline_rank"},
+                                 {k: as_written[k] for k in channel if k != "pipeline_rank"})
+            devices = (whole["enforcement"] or {}).get("devices", [])
+            for device, as_written in zip((report["enforcement"] or {}).get("devices", []), devices, strict=True):
+                self.assertEqual(device["violated"], as_written["conflicts"]["violated"])
+                self.assertEqual(device["conflicts"], sorted(
+                    ({k: {s: v[s] for s in v if s != "sequence"} if isinstance(v, dict) else v for k, v in kept.items()}
+                     for kept in as_written["conflicts"]["kept"]), key=lambda kept: kept["prevented"]))
+
+    def test_members_of_another_kind_are_null(self):
+        self.sample("violated", "0")
+        (path,) = [os.path.join(self.reports_dir, name) for name in os.listdir(self.reports_dir)]
+        with open(path) as file:
+            good = json.load(file)
+        places = []
+
+        def walk(value, place):
+            for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+                places.append(place + [key])
+                walk(inner, place + [key])
+        walk({k: v for k, v in good.items() if not k.startswith("schema")}, [])
+        chance = random.Random(7)
+        for number in range(60):
+            report = json.loads(json.dumps(good))
+            for place in chance.sample(places, 12):
+                at = report
+                try:
+                    for key in place[:-1]:
+                        at = at[key]
+                    at[place[-1]] = chance.choice([None, True, -1, 1.5, "x" * 300, [], {}, [1], {"a": "b"}, 2**62])
+                except (TypeError, KeyError, IndexError):
+                    pass  # a change before has taken the place away
+            with open(os.path.join(self.reports_dir, f"bad-{number}.json"), "w") as file:
+                json.dump(report, file)
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) + len(self.processes()["skipped"]) == 61)
+        self.overview()
+        self.metrics()
 
     def test_follows_the_folder(self):
         self.start()
