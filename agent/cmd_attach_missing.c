@@ -4,7 +4,7 @@
 int rp_cmd_attach(int argc, char **argv) {
   (void)argc;
   (void)argv;
-  rp_cmd_error("attach", "this recvpool was built without it: " RECVPOOL_ATTACH_MISSING
-                         " not found; install clang, bpftool, libbpf-dev and libelf-dev and build again");
+  rp_cmd_error("attach", "this recvpool was built without it (" RECVPOOL_ATTACH_MISSING
+                         "): install clang, bpftool, libbpf-dev and libelf-dev and build again");
   return RP_EXIT_UNAVAILABLE;
 }

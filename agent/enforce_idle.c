@@ -187,7 +187,7 @@ static rp_status insert_wait(const struct rp_order_site *site, const struct rp_o
   (void)rp_agent_lock();
   if (status == RP_OK) {
     rp_order_end(order, record);
-    rp_order_event_wait(order, site, event);
+    rp_order_event_wait_past(order, site, event);
   } else {
     rp_order_cancel(order, record);
   }

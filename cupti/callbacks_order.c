@@ -112,7 +112,9 @@ static bool on_stream_create_priority(const struct rp_taken *call, struct rp_cud
 
 static bool on_stream_create_green(const struct rp_taken *call, struct rp_cuda_order *out) {
   const cuGreenCtxStreamCreate_params *p = call->params;
-  return created(call, p->phStream, CU_STREAM_NON_BLOCKING, out);
+  (void)created(call, p->phStream, CU_STREAM_NON_BLOCKING, out);
+  out->flags = RP_CUDA_ORDER_ELSEWHERE;
+  return true;
 }
 
 static bool on_stream_destroy(const struct rp_taken *call, struct rp_cuda_order *out) {

@@ -8,7 +8,8 @@
  *
  * It learns per buffer what reads a received message (functions and how many), and takes a message for
  * released when that has been launched again. It finds steps by itself: a step ends when a buffer is received
- * into again. At a step boundary it activates pooling (auto), carries out fallbacks, and makes pinned buffers
+ * into again. At a step boundary it activates pooling (auto; with a plan: of what the plan has no place for),
+ * carries out fallbacks, and makes pinned buffers
  * private.
  *
  * Shadow: the same over memory that does not exist. Buffers are told with rp_guard_shadow_alloc, and what is

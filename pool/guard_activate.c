@@ -9,7 +9,7 @@
 #define UNREADY_MOST 1024
 
 struct candidate {
-  uint64_t label, bytes; /**< of a receive */
+  uint64_t label, bytes, mapped_bytes; /**< of a receive; of the buffer */
   uint32_t id, order;
 };
 
@@ -64,6 +64,7 @@ bool rp__guard_candidates(struct rp_guard *guard) {
     why_not(guard, buffer, &info);
     found += eligible(buffer, &info) && !open_life(&info);
   }
+  if (found == 1) because(guard, RP_REASON_UNBOUNDED_DEPTH); /* of one buffer */
   return found >= 2;
 }
 
@@ -84,6 +85,7 @@ static int compare_candidates(const void *one, const void *other) {
   const struct candidate *a = one, *b = other;
   if (a->label != b->label) return a->label < b->label ? -1 : 1;
   if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
+  if (a->mapped_bytes != b->mapped_bytes) return a->mapped_bytes < b->mapped_bytes ? -1 : 1;
   return (a->order > b->order) - (a->order < b->order);
 }
 
@@ -94,7 +96,8 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
     const struct rp__guard_buffer *buffer = rp__guard_entry(guard, &guard->received_before.at[i]);
     struct rp_pool_buffer_info info = rp__guard_info(guard, id);
     if (!eligible(buffer, &info) || !buffer->place.known) continue;
-    out[count++] = (struct candidate){buffer->place.label, buffer->receive_bytes, id, (uint32_t)i};
+    out[count++] =
+        (struct candidate){buffer->place.label, buffer->receive_bytes, info.mapped_bytes, id, (uint32_t)i};
   }
   if (count) qsort(out, count, sizeof *out, compare_candidates);
   return count;
@@ -231,6 +234,7 @@ static rp_status pool_activate(struct rp_guard *guard, const struct group *group
   struct rp_pool_class_spec spec = {.label = group->at[0].label,
                                     .granularity = RP_PLAN_STAGE,
                                     .receive_bytes = group->at[0].bytes,
+                                    .mapped_bytes = group->at[0].mapped_bytes,
                                     .slots = chosen->count,
                                     .buffers = (uint32_t)group->count};
   uint32_t made;
@@ -278,7 +282,8 @@ static rp_status activate_group(struct rp_guard *guard, struct group *group) {
 
 static size_t group_end(const struct candidate *at, size_t from, size_t count) {
   size_t to = from + 1;
-  while (to < count && at[to].label == at[from].label && at[to].bytes == at[from].bytes)
+  while (to < count && at[to].label == at[from].label && at[to].bytes == at[from].bytes &&
+         at[to].mapped_bytes == at[from].mapped_bytes)
     to++;
   return to;
 }

@@ -10,12 +10,11 @@ static const char abort_text[] = "A buffer was used after its memory had been re
 static const char no_idle_text[] =
     "Memory has to be moved, and whether the device is done with it cannot be found out.";
 
-/* The whole of the buffer, as far as its memory goes. */
+/* The whole of the buffer, but for what allocators round up and pad. */
 static bool is_whole(const struct rp_guard *guard, const struct rp__guard_buffer *buffer,
                      const struct rp_guard_receive *receive) {
-  uint64_t unit = rp_pool_granularity(guard->pool);
-  return receive->address == buffer->address && receive->bytes &&
-         (receive->bytes - 1) / unit == (buffer->bytes - 1) / unit;
+  return receive->address == buffer->address && receive->bytes && receive->bytes <= buffer->bytes &&
+         buffer->bytes - receive->bytes <= rp_pool_granularity(guard->pool);
 }
 
 static bool receive_captured(const struct rp_guard *guard, const struct rp_guard_receive *receive) {

@@ -1,11 +1,13 @@
 /* Programs of stream operations whose order the injected library has to get right:
  *
- *   order_program runtime|driver model|free|nccl SEED COUNT
+ *   order_program runtime|driver model|free|odd|nccl SEED COUNT
  *
  * model: small random programs, call by call, by threads that take turns. What the order says is compared
  * with all executions that CUDA allows (tests/unit/order_model.c): it must say exactly that. free: threads
  * call as they like, captures, graphs, ends of streams and failing calls included. Each promise is written
  * down before a launch, and the launched kernel looks whether it was kept.
+ *
+ * odd: situations in which it is easy to promise too much. nccl: the edges that NCCL makes.
  *
  * Prints "promises N broken N"; ends with 1 if one was broken. Run under the library with the probe. */
 #include "tests/e2e/order_program.h"
@@ -86,7 +88,7 @@ static const struct order_probe *find_probe(void) {
 
 int main(int argc, char **argv) {
   if (argc != 5) {
-    fprintf(stderr, "usage: order_program runtime|driver model|free|nccl SEED COUNT\n");
+    fprintf(stderr, "usage: order_program runtime|driver model|free|odd|nccl SEED COUNT\n");
     return 2;
   }
   calls = strcmp(argv[1], "driver") ? &order_calls_runtime : &order_calls_driver;
@@ -99,6 +101,7 @@ int main(int argc, char **argv) {
   const int count = atoi(argv[4]);
   long promises = !strcmp(argv[2], "model")  ? model_mode(seed, count)
                   : !strcmp(argv[2], "free") ? free_mode(seed, count)
+                  : !strcmp(argv[2], "odd")  ? odd_mode()
                                              : nccl_mode();
   struct rp_order_counts counts;
   probe->counts(&counts);

@@ -43,4 +43,7 @@ long free_mode(uint64_t seed, int rounds);
 /** Edges that NCCL makes: how many of them are promised. */
 long nccl_mode(void);
 
+/** Single situations. Runtime only. */
+long odd_mode(void);
+
 #endif

@@ -55,6 +55,12 @@ class OrderLiveTest(support.TestCase):
                 with self.subTest(fail=fail, cupti=cupti):
                     self.run_program("", "runtime", "free", seed, 2, cupti, RPSIM_FAIL=fail, ORDER_PROBE_PAUSE_US="30")
 
+    def test_where_it_is_easy_to_promise_too_much(self):
+        for variant in ("", "_ptds"):
+            for cupti in ("always", "off"):
+                with self.subTest(variant=variant, cupti=cupti):
+                    self.run_program(variant, "runtime", "odd", 1, 1, cupti, RPSIM_DEVICES="2")
+
     def test_nccls_own_events(self):
         self.assertEqual(self.run_program("", "runtime", "nccl", 1, 1, "always")[0], 2)
         self.assertEqual(self.run_program("", "runtime", "nccl", 1, 1, "off")[0], 1)

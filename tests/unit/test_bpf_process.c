@@ -79,17 +79,17 @@ static void one_file_counts_once(void **state) {
 
 static void long_names_are_no_trouble(void **state) {
   (void)state;
-  size_t size = 70000;
-  char *text = malloc(size + 64);
-  int head = sprintf(text, "1000-2000 r-xp 0 fe:01 1 /");
-  memset(text + head, 'x', size);
-  strcpy(text + head + size, "\n");
+  enum { SIZE = 70000 };
+  static const char head[] = "1000-2000 r-xp 0 fe:01 1 /";
+  static char text[sizeof head + SIZE + 1];
+  memcpy(text, head, sizeof head - 1);
+  memset(text + sizeof head - 1, 'x', SIZE);
+  text[sizeof head - 1 + SIZE] = '\n';
   struct rp_mappings maps;
   parse(text, &maps);
   assert_int_equal(maps.count, 1);
-  assert_int_equal(strlen(maps.files[0].path), size + 1);
+  assert_int_equal(strlen(maps.files[0].path), SIZE + 1);
   rp_mappings_fini(&maps);
-  free(text);
 }
 
 static void own_mappings_can_be_opened(void **state) {

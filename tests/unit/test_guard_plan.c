@@ -316,6 +316,29 @@ static void departing_without_rings(void **state) {
   guard_end(&f);
 }
 
+/* What the plan has no place for is watched, and shares from the third step on. */
+static void what_the_plan_leaves_out_shares_later(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(8, 2), longer = guard_program_1f1b(16, 2);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 0, &plan);
+  for (size_t i = 0; i < plan.plan.receive_count; i++)
+    plan.receives[i].source = 0; /* two classes of one peer: no rings */
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &longer);
+  guard_program_label(&f, &longer);
+  guard_program_run(&f, &longer);
+  uint64_t first = f.device->physical_bytes;
+  for (int step = 0; step < 4; step++)
+    guard_program_run(&f, &longer);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(f.device->physical_bytes < first / 2);
+  assert_int_equal(report.activations, 1);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
 static void evaluation_in_between(void **state) {
   (void)state;
   struct guard_program train = guard_program_1f1b(10, 3), evaluate = guard_program_evaluation(10);
@@ -407,6 +430,7 @@ int main(void) {
       cmocka_unit_test(answers_are_missing),
       cmocka_unit_test(peers_are_told_apart),
       cmocka_unit_test(departing_without_rings),
+      cmocka_unit_test(what_the_plan_leaves_out_shares_later),
       cmocka_unit_test(evaluation_in_between),
       cmocka_unit_test(plans_are_checked),
       cmocka_unit_test(only_planned_sizes_are_wanted),

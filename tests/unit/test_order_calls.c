@@ -363,6 +363,18 @@ static void an_access_of_the_past_comes_before_and_after_no_more_than_known(void
   assert_false(known(legacy, HOST)); /* it may have been launched before that */
 }
 
+static void a_wait_of_the_past_orders_what_was_recorded_and_no_more(void **state) {
+  (void)state;
+  const struct rp_order_site a = at(BLOCKING_A);
+  rp_order_token legacy = use(LEGACY), token = use(FREE_B);
+  record(FREE_B, EVENT);
+  rp_order_event_wait_past(order, &a, EVENT);
+  rp_order_event_wait_past(order, &a, EVENT_2); /* never recorded */
+  sync_stream(HOST, BLOCKING_A);
+  assert_true(known(token, HOST));
+  assert_false(known(legacy, HOST));
+}
+
 static void work_on_the_legacy_stream_is_wanted_when_it_can_learn(void **state) {
   (void)state;
   const struct rp_order_site legacy = at(LEGACY);
@@ -402,6 +414,7 @@ int main(void) {
       CASE(without_room_it_errs_to_no_order),
       CASE(after_a_loss_nothing_is_ordered),
       CASE(an_access_of_the_past_comes_before_and_after_no_more_than_known),
+      CASE(a_wait_of_the_past_orders_what_was_recorded_and_no_more),
       CASE(work_on_the_legacy_stream_is_wanted_when_it_can_learn),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
