@@ -241,6 +241,43 @@ class ServeTest(support.TestCase):
         self.assertTrue(host.startswith('host="a\\"b\\\\c?d</script>\u00e9'), host)
         self.assertLess(len(host), 200)
 
+    def test_nothing_in_a_report_makes_series_without_end(self):
+        self.sample("violated", "0")
+        path = os.path.join(self.reports_dir, os.listdir(self.reports_dir)[0])
+        with open(path) as file:
+            report = json.load(file)
+        device = report["enforcement"]["devices"][0]
+        device["conflicts"]["violated"] = {f"kind_{i}": i for i in range(10000)} | {"stale_access": 3}
+        few = dict(device, classes=[], conflicts={})
+        device["classes"] = [dict(device["classes"][0], **{"class": i % 100}) for i in range(400)]
+        report["enforcement"]["devices"] = [device] * 3 + [dict(few, device=None), dict(few, device="x")] + \
+            [dict(few, device=i) for i in range(1000)]
+        report["channels"] *= 500
+        report["devices"] = [{"ordinal": i % 100, "total_bytes": 1} for i in range(1000)]
+        with open(path, "w") as file:
+            json.dump(report, file)
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        samples, _, _, _ = self.metrics()
+        self.assertLess(len(samples), 64 * (2 * 64 + 40))
+        self.assertGreater(samples[("recvpool_series_dropped", "")], 2000)
+        self.assertEqual({v for (n, labels), v in samples.items() if n == "recvpool_pool_violations_total" and "stale" in labels}, {3.0})
+
+    def test_metrics_name_the_job(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, os.listdir(self.reports_dir)[0])
+        with open(path) as file:
+            report = json.load(file)
+        report["communicators"] = [{"communicator_id": "0x5", "ranks": 2}, {"communicator_id": "0xb", "ranks": 8},
+                                   {"communicator_id": None, "ranks": 64}, {"communicator_id": "0xa", "ranks": 8}]
+        with open(path, "w") as file:
+            json.dump(report, file)
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        samples, _, _, _ = self.metrics()
+        (info,) = [labels for name, labels in samples if name == "recvpool_process_info"]
+        self.assertIn('training_job="a"', info)
+
     def test_one_pid_used_twice_is_one_series(self):
         self.sample("prealloc", "0")
         path = os.path.join(self.reports_dir, os.listdir(self.reports_dir)[0])
