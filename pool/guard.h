@@ -279,11 +279,18 @@ void rp_guard_request_fallback(struct rp_guard *guard, enum rp_pool_reason reaso
 /** What each class holds, with names. */
 struct rp_guard_class_report {
   struct rp_pool_class_info info;
+  uint32_t id; /**< of the class, as conflicts and bindings name it */
   int32_t stage;
   uint32_t direction;
   uint32_t depth; /**< D; 0 for user-given slots */
   uint32_t slack;
   int32_t peer; /**< -1: not known, or several */
+};
+
+/** A buffer that is bound to a slot now. */
+struct rp_guard_binding {
+  uint64_t address;
+  uint32_t class_id, slot;
 };
 
 /** All that a report says of a guard. */
@@ -294,6 +301,8 @@ struct rp_guard_report {
   struct rp_pool_info pool;
   struct rp_guard_class_report *classes; /**< owned by the report */
   size_t class_count;
+  struct rp_guard_binding *bindings; /**< by buffer; owned by the report */
+  size_t binding_count;
   struct rp_pool_conflict *conflicts; /**< kept ones, oldest first; owned by the report */
   size_t conflict_count;
   uint64_t steps;                                                /**< boundaries seen */
