@@ -45,6 +45,12 @@ struct rpsim_kernel {
  * before cuInit and from constructors. Returns 0, or -1 without memory. */
 RPSIM_EXPORT int rpsim_register_kernels(const struct rpsim_kernel *kernels, size_t count);
 
+/** Kernels that nobody registered but a loaded device binary has can be launched too; they do no arithmetic,
+ * unless the source has a body for the name (else it answers NULL). It is asked once for each such kernel.
+ * NULL: no source. */
+typedef rpsim_kernel_body (*rpsim_body_source)(const char *name);
+RPSIM_EXPORT void rpsim_set_body_source(rpsim_body_source source);
+
 /** Bytes of physical device memory now held on `device` (VMM handles and allocations; aliases count once). */
 RPSIM_EXPORT uint64_t rpsim_physical_bytes(int device);
 /** Highest value of rpsim_physical_bytes so far. */
