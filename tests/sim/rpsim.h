@@ -5,7 +5,14 @@
  * Environment: RPSIM_DEVICES (count, default 1), RPSIM_DEVICE_BYTES (capacity per device, default 8GiB),
  * RPSIM_SEED (jitter between streams; unset or 0 = none), RPSIM_FAIL (NAME:NTH[:ERROR], comma-separated: the
  * NTH call, from 1, of driver entry point NAME returns ERROR, default 2 = out of memory; NTH may be "N+" for
- * the Nth and every later one). Device pointers are host addresses, so kernels are plain host functions.
+ * the Nth and every later one), RPSIM_LAUNCH_LOG (a folder: each process records what ran on its streams in
+ * PID.log). Device pointers are host addresses, so kernels are plain host functions.
+ *
+ * A line of that record is "STREAM<tab>NAME<tab>BUFFER=HASH BUFFER=HASH ...": the mangled name of a kernel
+ * and each receive buffer that an argument points into, with the hash of what it held just before. Buffers
+ * are numbered in the order of their first receive; HASH is "unmapped" where there is no memory. Copies,
+ * memsets and sends that touch receive buffers are recorded as "copy", "memset" and "send", receives as
+ * "receive", without a hash. Lines of one stream are in the order in which the work ran.
  */
 #ifndef RPSIM_H
 #define RPSIM_H
@@ -57,6 +64,12 @@ RPSIM_EXPORT uint64_t rpsim_physical_bytes(int device);
 RPSIM_EXPORT uint64_t rpsim_physical_peak_bytes(int device);
 /** How often driver entry point `name` has been called in this process (outermost or nested). */
 RPSIM_EXPORT uint64_t rpsim_call_count(const char *name);
+
+/** For RPSIM_LAUNCH_LOG, made by the simulated NCCL: these addresses are a receive buffer from now on; the
+ * running kernel is about to send from, or to receive into them. Without a record they do nothing.
+ * Thread-safe. */
+RPSIM_EXPORT void rpsim_log_receive(const void *address, size_t bytes);
+RPSIM_EXPORT void rpsim_log_transfer(const void *address, size_t bytes, int receives);
 
 /** The pattern fresh device memory is filled with, as 32-bit words. */
 #define RPSIM_POISON_WORD 0x7fbadbadu

@@ -8,6 +8,7 @@ set(RPSIM_ENGINE_SOURCES
   engine_graph.c
   engine_graph_exec.c
   engine_launch.c
+  engine_log.c
   engine_memory.c
   engine_memory_host.c
   engine_memory_info.c

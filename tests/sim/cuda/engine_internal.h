@@ -245,7 +245,7 @@ CUresult sim_event_wait_locked(struct sim_event *event, struct sim_stream *strea
 
 /* ---- faults (engine_fault.c) ---- */
 
-/** Runs fn(argument) on this thread; false if it touched memory that is not there. */
+/** Runs fn(argument) on this thread; false if it touched memory that is not there. May be nested. */
 bool sim_fault_guard(void (*fn)(void *), void *argument);
 
 /* ---- memory ---- */
