@@ -57,6 +57,8 @@ RPSIM_EXPORT int rpsim_register_kernels(const struct rpsim_kernel *kernels, size
  * NULL: no source. */
 typedef rpsim_kernel_body (*rpsim_body_source)(const char *name);
 RPSIM_EXPORT void rpsim_set_body_source(rpsim_body_source source);
+/** Inside a kernel body: the kernel that runs. NULL elsewhere. */
+RPSIM_EXPORT const struct rpsim_kernel *rpsim_running_kernel(void);
 
 /** Bytes of physical device memory now held on `device` (VMM handles and allocations; aliases count once). */
 RPSIM_EXPORT uint64_t rpsim_physical_bytes(int device);

@@ -16,10 +16,18 @@ static size_t packed_bytes(const struct rpsim_kernel *kernel) {
   return bytes;
 }
 
+static _Thread_local const struct rpsim_kernel *running;
+
+const struct rpsim_kernel *rpsim_running_kernel(void) {
+  return running;
+}
+
 static void run_kernel(struct sim_work *work) {
   const struct sim_kernel_work *launch = (const struct sim_kernel_work *)work;
   if (sim_log_wanted()) sim_log_launch(launch->kernel, launch->packed, packed_bytes(launch->kernel));
+  running = launch->kernel; /* left set by a kernel that faults: nobody can ask then */
   launch->kernel->body(launch->params, &launch->dims);
+  running = NULL;
 }
 
 static void dispose_kernel(struct sim_work *work) {
