@@ -175,13 +175,27 @@ static void describe_groups(const struct rp_grouping_work *work, struct rp_group
   }
 }
 
-/* Preallocated buffers are made in microbatch order, whatever order they are received in. */
-static void number_by_allocation(const struct rp_grouping_work *work, struct rp_grouping *out) {
-  memset(work->scratch, 0, work->count * sizeof *work->scratch);
+/* Preallocated buffers are made in microbatch order, so where those made first are received last, the group
+ * is received backwards. Only that much is taken from allocation order: a caching allocator serves some
+ * buffers from blocks that are older than the rest. */
+static rp_status number_by_allocation(const struct rp_grouping_work *work, struct rp_grouping *out) {
+  struct tally {
+    uint32_t made;     /* lives so far, in allocation order */
+    int64_t agreement; /* of that order with the order of receipt, from -1 to 1 times something */
+  } *tally = calloc(out->group_count, sizeof *tally);
+  if (!tally) return RP_ERROR_NO_MEMORY;
   for (size_t i = 0; i < work->count; i++) {
-    uint32_t life = work->order[i];
-    out->microbatch[life] = work->scratch[work->label[life]]++;
+    uint32_t life = work->order[i], group = work->label[life];
+    int64_t last = (int64_t)out->groups[group].size - 1;
+    tally[group].agreement +=
+        (2 * (int64_t)tally[group].made++ - last) * (2 * (int64_t)out->microbatch[life] - last);
   }
+  for (size_t i = 0; i < work->count; i++) {
+    uint32_t group = work->label[i];
+    if (tally[group].agreement < 0) out->microbatch[i] = out->groups[group].size - 1 - out->microbatch[i];
+  }
+  free(tally);
+  return RP_OK;
 }
 
 /* In allocation order, buffers of one allocation are neighbours. */
@@ -201,8 +215,8 @@ static rp_status finish_grouping(struct rp_grouping_work *work, struct rp_groupi
   if (!first) return RP_ERROR_NO_MEMORY;
   describe_groups(work, out, first);
   find_neighbours(work, out);
-  if (work->order_known) number_by_allocation(work, out);
-  rp_status status = rp__stages_number(work, out, first);
+  rp_status status = work->order_known ? number_by_allocation(work, out) : RP_OK;
+  if (!status) status = rp__stages_number(work, out, first);
   free(first);
   return status;
 }

@@ -2,21 +2,38 @@
 #include "pool/grouping_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- directions ---- */
 
 /** What is known of a peer-and-size family. */
 struct family {
-  uint32_t first;   /**< its first receive */
-  bool seen, mixed; /**< mixed: its buffers have different readers, so both directions come from this peer */
+  uint32_t reader;  /**< of its first group */
+  bool seen, mixed; /**< mixed: its groups have different readers, so both directions come from this peer */
 };
 
-static void describe_families(const struct rp_grouping_work *work, struct family *families) {
+/* The readers of each group: of its middle receive, for the first and the last microbatch may be treated
+ * apart (where gradients are accumulated, the first one is copied). */
+static void find_readers(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
+                         uint32_t *reader) {
+  uint32_t *seen = work->scratch;
+  memset(seen, 0, work->count * sizeof *seen);
   for (size_t i = 0; i < work->count; i++) {
+    uint32_t g = grouping->group_of[i];
+    if (seen[g]++ == grouping->groups[g].size / 2) reader[g] = work->reader[i];
+  }
+}
+
+/* `first` is the first receive of each group: families are described by the group that starts first. */
+static void describe_families(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
+                              const uint32_t *reader, const size_t *first, struct family *families) {
+  for (size_t i = 0; i < work->count; i++) {
+    uint32_t g = grouping->group_of[i];
     struct family *family = &families[work->family[i]];
+    if (first[g] != i) continue;
     if (!family->seen)
-      *family = (struct family){.first = (uint32_t)i, .seen = true};
-    else if (work->reader[i] != work->reader[family->first])
+      *family = (struct family){.reader = reader[g], .seen = true};
+    else if (reader[g] != family->reader)
       family->mixed = true;
   }
 }
@@ -32,12 +49,12 @@ static enum rp_direction direction_of_peer(const struct rp_grouping_work *work, 
   return RP_DIRECTION_UNKNOWN;
 }
 
-static void set_directions(const struct rp_grouping_work *work, const struct family *families,
-                           struct rp_grouping *out, const size_t *first) {
+static void set_directions(const struct rp_grouping_work *work, const uint32_t *reader,
+                           const struct family *families, struct rp_grouping *out, const size_t *first) {
   for (size_t g = 0; g < out->group_count; g++) {
     const struct family *family = &families[work->family[first[g]]];
     /* With both directions from one peer, an activation comes first. */
-    bool like_first = work->reader[first[g]] == work->reader[family->first];
+    bool like_first = reader[g] == family->reader;
     out->groups[g].direction = !family->mixed ? direction_of_peer(work, &work->lives[first[g]])
                                : like_first   ? RP_DIRECTION_ACTIVATION
                                               : RP_DIRECTION_GRADIENT;
@@ -171,13 +188,15 @@ rp_status rp__stages_number(const struct rp_grouping_work *work, struct rp_group
   struct family *families = calloc(work->count, sizeof *families);
   struct first_receive *receives = calloc(groups, sizeof *receives);
   size_t *indices = calloc(3 * groups, sizeof *indices);
+  uint32_t *reader = calloc(groups, sizeof *reader);
   rp_status status = RP_ERROR_NO_MEMORY;
-  if (families && receives && indices) {
+  if (families && receives && indices && reader) {
     size_t *partner = indices;
     struct stage_order order = {.activation = indices + groups, .gradient = indices + 2 * groups};
     bool by_weights = false;
-    describe_families(work, families);
-    set_directions(work, families, out, first);
+    find_readers(work, out, reader);
+    describe_families(work, out, reader, first, families);
+    set_directions(work, reader, families, out, first);
     for (size_t g = 0; g < groups; g++)
       receives[g] = (struct first_receive){first[g], g};
     order_groups(out, receives, &order);
@@ -186,6 +205,7 @@ rp_status rp__stages_number(const struct rp_grouping_work *work, struct rp_group
     if (!status) number(out, &order, partner);
   }
   free(families);
+  free(reader);
   free(receives);
   free(indices);
   return status;

@@ -90,7 +90,7 @@ class Recorder(TorchDispatchMode):
         before = time.monotonic_ns()
         result = operator(*args, **(kwargs or {}))
         name = operator.overloadpacket.__name__
-        if not operator.is_view and name not in SILENT:
+        if not operator.is_view and name not in SILENT and operator.namespace != "c10d":
             with self.lock:
                 values = tree_leaves((args, kwargs)) + tree_leaves(result)
                 self.access(values, name, before, time.monotonic_ns())

@@ -89,6 +89,36 @@ static void a_kernel_more_does_not_split(void **state) {
   }
 }
 
+/* Gradients are accumulated: the first one of a step is copied, the others are added. One channel, and not
+ * both directions from one peer. */
+static void another_first_microbatch_is_no_other_direction(void **state) {
+  (void)state;
+  struct rp_life lives[4];
+  for (size_t i = 0; i < 4; i++)
+    lives[i] = life(2, i ? 1 : 2, 5, 200 + i);
+  struct rp_grouping grouping = group(lives, 4, false);
+  assert_int_equal(grouping.group_count, 1);
+  assert_int_equal(grouping.groups[0].direction, RP_DIRECTION_GRADIENT);
+  rp_grouping_fini(&grouping);
+}
+
+/* A caching allocator serves the first buffers from older blocks, in whatever order it finds them. */
+static void older_blocks_do_not_renumber(void **state) {
+  (void)state;
+  static const uint64_t serials[] = {207, 203, 205, 208, 209, 210},
+                        backwards[] = {210, 209, 208, 205, 203, 207};
+  for (int reversed = 0; reversed < 2; reversed++) {
+    struct rp_life lives[6];
+    for (size_t i = 0; i < 6; i++)
+      lives[i] = life(0, 1, 5, reversed ? backwards[i] : serials[i]);
+    struct rp_grouping grouping = group(lives, 6, false);
+    assert_int_equal(grouping.group_count, 1);
+    for (uint32_t i = 0; i < 6; i++)
+      assert_int_equal(grouping.microbatch[i], reversed ? 5 - i : i);
+    rp_grouping_fini(&grouping);
+  }
+}
+
 /* An uneven split is not believed. */
 static void uneven_readers_do_not_split(void **state) {
   (void)state;
@@ -199,6 +229,8 @@ static void any_input_gives_a_partition(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(peers_tell_directions),
+                                     cmocka_unit_test(another_first_microbatch_is_no_other_direction),
+                                     cmocka_unit_test(older_blocks_do_not_renumber),
                                      cmocka_unit_test(weights_tell_stages),
                                      cmocka_unit_test(scratch_does_not_tell_stages),
                                      cmocka_unit_test(a_kernel_more_does_not_split),
