@@ -1,0 +1,61 @@
+"""Real PyTorch under the agent: what it reports about jobs of torch.distributed.pipelining is what their Python objects
+were seen to do. TORCH_TEST_SCHEDULES, _RANKS and _MICROBATCHES choose a part, each a list with commas."""
+import itertools
+import os
+
+from jobs import Forks, agent
+import agreement
+import support
+import truth
+
+LOOPED = ("Interleaved1F1B", "InterleavedZeroBubble", "LoopedBFS")
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+SLACK = 2
+
+
+def chosen(name, default):
+    return os.environ.get("TORCH_TEST_" + name, default).split(",")
+
+
+class PipelinesTest(support.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.forks = Forks()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.forks.close()
+
+    def train(self, schedule, ranks, microbatches, *options, **variables):
+        for name in ("record", "reports"):
+            os.makedirs(os.path.join(self.folder, name), exist_ok=True)
+        arguments = ["--schedule", schedule, "--microbatches", str(microbatches), *options]
+        arguments += ["--stages-per-rank", "2"] * (schedule in LOOPED)
+        arguments += ["--record", os.path.join(self.folder, "record")]
+        return self.forks.run("pipeline.py", arguments, ranks, self.folder, **agent(self.reports_dir), **variables)
+
+    def check(self, schedule, ranks, microbatches, *options, shared, **variables):
+        self.train(schedule, ranks, microbatches, *options, **variables)
+        records = truth.read(os.path.join(self.folder, "record"))
+        reports = self.read_reports()
+        self.assertEqual(sorted(report["process"]["pid"] for report in reports), sorted(records))
+        limits = (truth.STAGE_UNKNOWN,) if schedule in V_SHAPED else ()
+        problems = []
+        for report in reports:
+            self.assertEqual((report["state"], report["warnings"]), ("finished", []))
+            problems += agreement.problems(report, records[report["process"]["pid"]], SLACK, limits, shared)
+        if problems:
+            self.fail("\n".join([f"{schedule} {ranks} ranks {microbatches} microbatches"] + problems[:20] +
+                                [f"{len(problems)} differences"]))
+
+
+def add_tests():
+    for schedule, ranks, microbatches in itertools.product(
+            chosen("SCHEDULES", "GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,LoopedBFS,ZBVZeroBubble,DualPipeV"),
+            chosen("RANKS", "2,4"), chosen("MICROBATCHES", "4,8,16")):
+        def test(self, schedule=schedule, ranks=int(ranks), microbatches=int(microbatches)):
+            self.check(schedule, ranks, microbatches, "--steps", "3", "--bytes", str(1 << 18), shared=True)
+        setattr(PipelinesTest, f"test_{schedule}_R{ranks}_N{microbatches}", test)
+
+
+add_tests()
