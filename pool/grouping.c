@@ -96,21 +96,6 @@ static uint32_t label_runs(struct rp_grouping_work *work, bool readers) {
 
 /* ---- attempts ---- */
 
-/* Groups of lives that agree in family and, if asked, in readers and in the part given by weights. */
-static uint32_t label_by_class(struct rp_grouping_work *work, bool readers, bool parts) {
-  uint32_t groups = 0, *leader = work->scratch;
-  for (size_t i = 0; i < work->count; i++) {
-    uint32_t g = 0;
-    while (g < groups && !(work->family[leader[g]] == work->family[i] &&
-                           (!readers || work->reader[leader[g]] == work->reader[i]) &&
-                           (!parts || work->part[leader[g]] == work->part[i])))
-      g++;
-    if (g == groups) leader[groups++] = (uint32_t)i;
-    work->label[i] = g;
-  }
-  return groups;
-}
-
 static bool is_even(const struct rp_grouping_work *work, uint32_t groups) {
   uint32_t *size = work->scratch;
   memset(size, 0, groups * sizeof *size);
@@ -135,12 +120,12 @@ static bool are_stages(const struct rp_grouping_work *work, uint32_t groups) {
   return size > 1;
 }
 
-/* Stages by their weights, if every receive of the step has one of at least two; 0 groups otherwise. */
+/* Stages by their weights; 0 groups if there are not at least two. */
 static uint32_t label_by_weights(struct rp_grouping_work *work) {
   uint16_t from = 0;
   while (rp__weights_part(work, &from)) {
-    uint32_t groups = label_by_class(work, true, true);
-    if (is_even(work, groups)) return groups;
+    uint32_t groups = rp__label_evenly(work, true);
+    if (groups) return groups;
   }
   return 0;
 }
@@ -151,10 +136,9 @@ static uint32_t label_groups(struct rp_grouping_work *work) {
   for (int readers = 1; work->order_known && readers >= 0; readers--)
     if (are_stages(work, groups = label_runs(work, readers))) return groups;
   if ((groups = label_by_weights(work))) return groups;
-  if (is_even(work, groups = label_by_class(work, true, false))) return groups;
-  if (is_even(work, groups = label_by_class(work, false, false))) return groups;
+  if ((groups = rp__label_evenly(work, false))) return groups;
   /* Uneven, e.g. one direction broke off: directions are still worth telling apart. */
-  return label_by_class(work, true, false);
+  return rp__label_by_class(work, true, false);
 }
 
 /* ---- putting it together ---- */
@@ -225,7 +209,7 @@ static rp_status group(struct rp_grouping_work *work, struct rp_grouping *out) {
   classify(work, same_family, UINT32_MAX, work->family);
   if (!classify(work, same_readers, READER_CLASSES_MAX, work->reader))
     memset(work->reader, 0, work->count * sizeof *work->reader);
-  label_by_class(work, true, false);
+  rp__label_by_class(work, true, false);
   memcpy(work->class_of, work->label, work->count * sizeof *work->label);
   rp_status status = sort_by_allocation(work);
   if (!status) status = rp__weights_index(work);

@@ -68,10 +68,20 @@ static uint64_t best_weight(const struct rp_grouping_work *work, const struct rp
   return best;
 }
 
+/* Whether the life names an allocation that is old enough to be a weight. */
+static bool names_weight(const struct rp_grouping_work *work, const struct rp_life *life) {
+  for (uint16_t k = 0; k < life->companions.count; k++)
+    if (life->companions.key[k] <= work->hints->old_allocation_serial) return true;
+  return false;
+}
+
 static uint32_t part_from(struct rp_grouping_work *work, uint64_t serial) {
-  uint32_t parts = 0;
-  for (size_t i = 0; i < work->count; i++)
-    work->part[i] = UINT32_MAX;
+  uint32_t parts = 0, weightless = 0;
+  for (size_t i = 0; i < work->count; i++) {
+    bool none = !names_weight(work, &work->lives[i]);
+    work->part[i] = none ? (uint32_t)work->count : UINT32_MAX; /* a number that no other part gets */
+    weightless |= none;
+  }
   for (size_t i = 0; i < work->count; i++) {
     if (work->part[i] != UINT32_MAX) continue;
     serial = parts ? best_weight(work, &work->lives[i]) : serial;
@@ -82,7 +92,7 @@ static uint32_t part_from(struct rp_grouping_work *work, uint64_t serial) {
       work->part[first[u].life] = parts;
     parts++;
   }
-  return parts;
+  return parts + weightless;
 }
 
 /* Whether parts follow each other in blocks of the receives of one class; scratch memory that is reused in

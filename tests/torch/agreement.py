@@ -29,9 +29,9 @@ def reason(channel, slack, shared):
     count, depth = channel["receives_per_step"][-1], channel["depth_per_step"][-1]
     if depth == count:
         return "unbounded_depth"
-    if depth + slack >= count:
-        return "within_slack"
-    return "shared_allocation" if shared else "poolable"
+    if shared:
+        return "shared_allocation"
+    return "within_slack" if depth + slack >= count else "poolable"
 
 
 def problems(report, record, slack, limits=(), shared=False):

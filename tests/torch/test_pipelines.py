@@ -11,6 +11,8 @@ import truth
 LOOPED = ("Interleaved1F1B", "InterleavedZeroBubble", "LoopedBFS")
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 SLACK = 2
+# of one receive: from 10 MiB on, torch's allocator gives each an allocation of its own
+BYTES = int(os.environ.get("TORCH_TEST_BYTES", 1 << 18))
 
 
 def chosen(name, default):
@@ -51,10 +53,10 @@ class PipelinesTest(support.TestCase):
 
 def add_tests():
     for schedule, ranks, microbatches in itertools.product(
-            chosen("SCHEDULES", "GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,LoopedBFS,ZBVZeroBubble,DualPipeV"),
+            chosen("SCHEDULES", "GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,ZBVZeroBubble,DualPipeV"),
             chosen("RANKS", "2,4"), chosen("MICROBATCHES", "4,8,16")):
         def test(self, schedule=schedule, ranks=int(ranks), microbatches=int(microbatches)):
-            self.check(schedule, ranks, microbatches, "--steps", "3", "--bytes", str(1 << 18), shared=True)
+            self.check(schedule, ranks, microbatches, "--steps", "3", "--bytes", str(BYTES), shared=BYTES < 10 << 20)
         setattr(PipelinesTest, f"test_{schedule}_R{ranks}_N{microbatches}", test)
 
 
