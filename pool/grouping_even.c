@@ -1,8 +1,8 @@
 /* Partitions by peer, size, readers and weights, and the one among them that is even.
  *
- * Readers alone are not enough: the first gradient of a step is copied where the others are added to it, and the last
- * microbatch may be logged. So receives of one cell (peer, size and weights) whose readers are rare count as one
- * channel, if together they are as many as every channel has. */
+ * Readers alone are not enough: the first gradient of a step is copied where the others are added to it, and
+ * the last microbatch may be logged. So receives of one cell (peer, size and weights) whose readers are rare
+ * count as one channel, if together they are as many as every channel has. */
 #include "pool/grouping_internal.h"
 
 #include <stdlib.h>

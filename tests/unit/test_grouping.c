@@ -10,6 +10,11 @@
 
 enum { OLD = 100 };
 
+/* The start of allocation `serial`. */
+static uint64_t weight(uint64_t serial) {
+  return rp__companion_key(serial, 0);
+}
+
 /* A receive from `peer` read by kernels 10 * kind + {1, 2}, beside allocation `companion`, in allocation
  * `serial`. */
 static struct rp_life life(int peer, int kind, uint64_t companion, uint64_t serial) {
@@ -20,7 +25,7 @@ static struct rp_life life(int peer, int kind, uint64_t companion, uint64_t seri
                            .public = {.address = serial * 65536},
                            .signature_count = 2,
                            .signature = {(uint64_t)(10 * kind + 1), (uint64_t)(10 * kind + 2)}};
-  result.companions = (struct rp_key_set){.count = 1, .key = {companion}};
+  result.companions = (struct rp_key_set){.count = 1, .key = {weight(companion)}};
   return result;
 }
 
@@ -158,7 +163,7 @@ static void a_common_workspace_ties_no_stages(void **state) {
   struct rp_life lives[] = {life(0, 1, 3, 203), life(0, 1, 3, 204), life(2, 2, 3, 205),
                             life(2, 2, 3, 206), life(2, 2, 3, 201), life(2, 2, 3, 202)};
   for (size_t i = 0; i < 6; i++)
-    lives[i].companions.key[lives[i].companions.count++] = i < 4 ? 6 : 5;
+    lives[i].companions.key[lives[i].companions.count++] = weight(i < 4 ? 6 : 5);
   struct rp_grouping grouping = group(lives, 6, false);
   assert_int_equal(grouping.group_count, 3);
   assert_int_equal(grouping.groups[grouping.group_of[0]].stage_ordinal, 1);
