@@ -133,8 +133,11 @@ static uint32_t label_by_weights(struct rp_grouping_work *work) {
 /* The finest even partition by the strongest evidence; without any, peer and size alone. */
 static uint32_t label_groups(struct rp_grouping_work *work) {
   uint32_t groups;
-  for (int readers = 1; work->order_known && readers >= 0; readers--)
-    if (are_stages(work, groups = label_runs(work, readers))) return groups;
+  for (int readers = 1; work->order_known && readers >= 0; readers--) {
+    /* Runs that tell no more than peer, size and readers do are no evidence against weights. */
+    uint32_t known = readers ? work->class_count : work->family_count;
+    if (are_stages(work, groups = label_runs(work, readers)) && groups > known) return groups;
+  }
   if ((groups = label_by_weights(work))) return groups;
   if ((groups = rp__label_evenly(work, false))) return groups;
   /* Uneven, e.g. one direction broke off: directions are still worth telling apart. */
@@ -209,7 +212,8 @@ static rp_status group(struct rp_grouping_work *work, struct rp_grouping *out) {
   classify(work, same_family, UINT32_MAX, work->family);
   if (!classify(work, same_readers, READER_CLASSES_MAX, work->reader))
     memset(work->reader, 0, work->count * sizeof *work->reader);
-  rp__label_by_class(work, true, false);
+  work->family_count = rp__label_by_class(work, false, false);
+  work->class_count = rp__label_by_class(work, true, false);
   memcpy(work->class_of, work->label, work->count * sizeof *work->label);
   rp_status status = sort_by_allocation(work);
   if (!status) status = rp__weights_index(work);

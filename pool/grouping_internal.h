@@ -29,6 +29,7 @@ struct rp_grouping_work {
   uint32_t *label;    /**< group under construction */
   uint32_t *part;     /**< which weight, while parting by weights */
   uint32_t *scratch;
+  uint32_t family_count, class_count; /**< values in family and in class_of */
   bool order_known;
   struct rp_weight_use *uses; /**< companions old enough to be weights, sorted by key, then lifetime */
   size_t use_count;

@@ -124,6 +124,72 @@ static void older_blocks_do_not_renumber(void **state) {
   }
 }
 
+/* All buffers of one peer lie in a row: that says nothing against their readers, of which the first gradient
+ * has others. */
+static void a_row_of_buffers_does_not_unite(void **state) {
+  (void)state;
+  struct rp_life lives[8];
+  for (size_t i = 0; i < 8; i++)
+    lives[i] = life(0, i < 4 ? 1 : i == 4 ? 2 : 3, 5, 200 + i);
+  struct rp_grouping grouping = group(lives, 8, false);
+  assert_int_equal(grouping.group_count, 2);
+  for (size_t i = 0; i < 8; i++)
+    assert_int_equal(grouping.groups[grouping.group_of[i]].direction,
+                     i < 4 ? RP_DIRECTION_ACTIVATION : RP_DIRECTION_GRADIENT);
+  rp_grouping_fini(&grouping);
+}
+
+/* Two stages receive all their activations one after the other, the second ones further on in the same row.
+ */
+static void weights_split_a_row_of_buffers(void **state) {
+  (void)state;
+  struct rp_life lives[8];
+  for (size_t i = 0; i < 8; i++)
+    lives[i] = life(0, 1, i < 4 ? 5 : 6, 200 + i);
+  struct rp_grouping grouping = group(lives, 8, false);
+  assert_int_equal(grouping.group_count, 2);
+  for (size_t i = 0; i < 8; i++)
+    assert_int_equal(grouping.groups[grouping.group_of[i]].stage_ordinal, i / 4);
+  rp_grouping_fini(&grouping);
+}
+
+/* One allocation holds the weights of all stages, and scratch memory too (a caching allocator). */
+static void tensors_of_one_allocation_are_told_apart(void **state) {
+  (void)state;
+  struct rp_life lives[8];
+  for (size_t i = 0; i < 8; i++) {
+    lives[i] = life(0, 1, 0, 200 + i);
+    lives[i].companions = (struct rp_key_set){
+        .count = 2,
+        .key = {rp__companion_key(5, 4096 * (1 + i / 2 % 2)), rp__companion_key(5, 65536 + 512 * i)}};
+  }
+  struct rp_grouping grouping = group(lives, 8, true);
+  assert_int_equal(grouping.group_count, 2);
+  for (size_t i = 0; i < 8; i++)
+    assert_int_equal(grouping.groups[grouping.group_of[i]].stage_ordinal, i / 2 % 2);
+  rp_grouping_fini(&grouping);
+}
+
+/* First rank of a pipeline with two stages per rank: both gradients come from one peer, the first stage reads
+ * its own in another way and names no weights. */
+static void the_first_stage_reads_gradients_differently(void **state) {
+  (void)state;
+  struct rp_life lives[12];
+  for (size_t i = 0; i < 12; i++) {
+    lives[i] = life(i < 4 ? 0 : 2, i < 4 ? 1 : i < 8 ? 2 : 3, 6, 200 + i);
+    if (i >= 8) lives[i].companions.count = 0;
+  }
+  struct rp_grouping grouping = group(lives, 12, true);
+  assert_int_equal(grouping.group_count, 3);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].direction, RP_DIRECTION_ACTIVATION);
+  assert_int_equal(grouping.groups[grouping.group_of[4]].direction, RP_DIRECTION_GRADIENT);
+  assert_int_equal(grouping.groups[grouping.group_of[8]].direction, RP_DIRECTION_GRADIENT);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].stage_ordinal, 1);
+  assert_int_equal(grouping.groups[grouping.group_of[4]].stage_ordinal, 1);
+  assert_int_equal(grouping.groups[grouping.group_of[8]].stage_ordinal, 0);
+  rp_grouping_fini(&grouping);
+}
+
 /* An uneven split is not believed. */
 static void uneven_readers_do_not_split(void **state) {
   (void)state;
@@ -236,6 +302,10 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(peers_tell_directions),
                                      cmocka_unit_test(another_first_microbatch_is_no_other_direction),
                                      cmocka_unit_test(older_blocks_do_not_renumber),
+                                     cmocka_unit_test(a_row_of_buffers_does_not_unite),
+                                     cmocka_unit_test(weights_split_a_row_of_buffers),
+                                     cmocka_unit_test(tensors_of_one_allocation_are_told_apart),
+                                     cmocka_unit_test(the_first_stage_reads_gradients_differently),
                                      cmocka_unit_test(weights_tell_stages),
                                      cmocka_unit_test(scratch_does_not_tell_stages),
                                      cmocka_unit_test(a_kernel_more_does_not_split),
