@@ -10,12 +10,36 @@ struct rp_abi_dim3 {
   unsigned x, y, z;
 };
 
+/** CUipcEventHandle, cudaIpcEventHandle_t */
+struct rp_abi_ipc_event {
+  char reserved[64];
+};
+
 /** ncclUniqueId */
 struct rp_abi_unique_id {
   char internal[128];
 };
 
+/** cudaPointerAttributes */
+struct rp_abi_pointer {
+  int type, device;
+  void *device_pointer, *host_pointer;
+  long reserved[8];
+};
+
+/* CUpointer_attribute: those that say different things of our memory and of the driver's. */
+#define RP_ABI_POINTER_CONTEXT 1
+#define RP_ABI_POINTER_DEVICE_POINTER 3
+#define RP_ABI_POINTER_BUFFER_ID 7
+#define RP_ABI_POINTER_RANGE_START 11
+#define RP_ABI_POINTER_RANGE_SIZE 12
+#define RP_ABI_POINTER_MAPPING_BASE 19
+#define RP_ABI_POINTER_BLOCK_ID 20
+
 #define RP_ABI_SUCCESS 0
+#define RP_ABI_INVALID_VALUE 1 /**< cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE */
+#define RP_ABI_OUT_OF_MEMORY 2 /**< cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY */
+#define RP_ABI_NCCL_SYSTEM_ERROR 2
 #define RP_ABI_NCCL_IN_PROGRESS 7 /**< ncclInProgress: a non-blocking communicator goes on by itself */
 
 /** Bytes of one element of ncclDataType_t `type`; 0 if unknown. */

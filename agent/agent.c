@@ -9,7 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/agent_internal.h"
 #include "agent/names.h"
+#include "agent/ordering.h"
 #include "agent/posts.h"
 #include "agent/range_filter.h"
 #include "agent/reporter.h"
@@ -28,35 +30,49 @@ static struct rp_post_table posts;           /* lock */
 static bool profiler_expected;               /* lock */
 static uint64_t unmatched, matched;          /* lock */
 static uint64_t interposed_transfers;        /* lock */
-static struct rp_range_filter filter;        /* written under lock, read by anybody */
+struct rp_range_filter rp__filter;           /* written under lock, read by anybody */
 static _Atomic uint64_t first_receive_ns;
-static _Atomic uint64_t nested_lost; /* events from inside the lock, see rp_lock */
-static uint32_t own_pid;             /* set once, before any event */
+static _Atomic uint64_t nested_lost;   /* events from inside the lock, see rp_lock */
+static uint32_t own_pid;               /* set once, before any event */
+struct rp_agent_listener rp__listener; /* set once, before any event */
 
 /* False (and an event less) where this thread is inside the lock already. */
-static bool lock_events(void) {
+bool rp__lock_events(void) {
   bool taken = rp_lock(&lock);
   if (!taken) atomic_fetch_add_explicit(&nested_lost, 1, memory_order_relaxed);
   return taken;
+}
+
+bool rp_agent_lock(void) {
+  return rp_lock(&lock);
+}
+
+void rp_agent_unlock(void) {
+  rp_ordering_refresh();
+  rp_unlock(&lock);
+}
+
+int rp_agent_wait(pthread_cond_t *condition, const struct timespec *until) {
+  return until ? pthread_cond_timedwait(condition, &lock, until) : pthread_cond_wait(condition, &lock);
 }
 
 /* ---- events ---- */
 
 static void range_added(void *context, uint64_t begin, uint64_t end) {
   (void)context;
-  rp_filter_add(&filter, begin, end);
+  rp_filter_add(&rp__filter, begin, end);
 }
 
 static void range_removed(void *context, uint64_t begin, uint64_t end) {
   (void)context;
-  rp_filter_remove(&filter, begin, end);
+  rp_filter_remove(&rp__filter, begin, end);
 }
 
-static uint64_t operations_begun(void) {
+uint64_t rp__operations_begun(void) {
   return rp_thread_counts_sum(offsetof(struct rp_thread_counts, operations));
 }
 
-static struct rp_event new_event(enum rp_event_kind kind, enum rp_event_source source) {
+struct rp_event rp__new_event(enum rp_event_kind kind, enum rp_event_source source) {
   return (struct rp_event){.version = RP_EVENT_VERSION,
                            .kind = (uint16_t)kind,
                            .source = (uint16_t)source,
@@ -67,196 +83,81 @@ static struct rp_event new_event(enum rp_event_kind kind, enum rp_event_source s
 }
 
 /* Under the lock: gives the event its place and hands it over. */
-static void hand_over(struct rp_event *event) {
+void rp__hand_over(struct rp_event *event) {
   if (!tracker) return;
   event->seq = ++next_seq;
   event->time_ns = rp_now_ns();
   if (rp_tracker_event(tracker, event) != RP_OK) events_lost++;
 }
 
-static void emit(struct rp_event *event) {
+void rp__emit(struct rp_event *event) {
   event->device = rp_driver_current_device();
-  event->operations = operations_begun();
-  if (!lock_events()) return;
-  hand_over(event);
-  rp_unlock(&lock);
+  event->operations = rp__operations_begun();
+  if (!rp__lock_events()) return;
+  rp__hand_over(event);
+  rp_agent_unlock();
 }
 
-static uint16_t capture_flag(uint64_t stream) {
-  return rp_driver_stream_capturing(stream) ? RP_EVENT_FLAG_CAPTURED : 0;
+uint16_t rp__capture_flag(const struct rp_order_site *site) {
+  return site->flags & RP_ORDER_CAPTURED ? RP_EVENT_FLAG_CAPTURED : 0;
 }
 
-/* ---- launches ---- */
-
-static bool launch_begun(void) {
-  if (rp_thread.depth[RP_CALL_NCCL]) return false; /* its accesses come from its API */
-  rp_count(&rp_thread_counts()->operations, 1);
-  return !rp_filter_is_empty(&filter);
+struct rp_order_site rp_agent_site_of(uint64_t stream, uint32_t event_flags) {
+  struct rp_order_site site = rp_ordering_site(stream, event_flags);
+  site.context = rp_driver_current_context();
+  return site;
 }
 
-/* Under the lock: the other device addresses of the launch that lie in known allocations, in parameter order.
- */
-static void add_companions(struct rp_event *event, const struct rp_launch_words *words) {
-  for (size_t i = 0; i < words->count; i++) {
-    uint64_t value = words->words[i].value;
-    if (value == event->address || rp_tracker_allocation_at(tracker, value, NULL, NULL) != RP_OK) continue;
-    if (event->companion_count < RP_EVENT_COMPANIONS)
-      event->companion[event->companion_count++] = value;
-    else
-      event->companions_dropped++;
-  }
+struct rp_order_site rp_agent_site(uint64_t stream) {
+  return rp_agent_site_of(stream, rp_driver_stream_capturing(stream) ? RP_EVENT_FLAG_CAPTURED : 0);
 }
 
-static bool named_before(const struct rp_launch_words *words, size_t i) {
-  for (size_t j = 0; j < i; j++)
-    if (words->words[j].hit && words->words[j].value == words->words[i].value) return true;
-  return false;
+void rp_agent_set_listener(const struct rp_agent_listener *to) {
+  rp__listener = *to;
 }
 
-static void note_name(uint64_t function, const char *symbol) {
-  uint32_t generation = rp_launch_generation();
-  if (rp_names_known(function, generation)) return;
-  char name[256];
-  if (!symbol && rp_driver_function_name(function, name, sizeof name)) symbol = name;
-  if (!symbol || !rp_lock(&lock)) return;
-  rp_names_note(function, generation, symbol);
-  rp_unlock(&lock);
+bool rp_agent_allocation_known(uint64_t address) {
+  uint64_t begin;
+  return tracker && rp_tracker_allocation_at(tracker, address, &begin, NULL) == RP_OK && begin == address;
 }
 
-static void take_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words,
-                     enum rp_event_source source) {
-  struct rp_event base = new_event(RP_EVENT_KERNEL, source);
-  base.flags = (uint16_t)launch->event_flags | capture_flag(launch->stream);
-  base.device = rp_driver_current_device();
-  base.stream = launch->stream;
-  base.function = launch->function;
-  base.operations = operations_begun() - 1; /* begun before this launch */
-  note_name(launch->function, launch->symbol);
-  rp_count(&rp_thread_counts()->hits, 1);
-  if (!lock_events()) return;
-  for (size_t i = 0; i < words->count && tracker; i++) {
-    if (!words->words[i].hit || named_before(words, i)) continue;
-    struct rp_event event = base;
-    event.address = words->words[i].value;
-    event.arg_offset = words->words[i].offset;
-    add_companions(&event, words);
-    hand_over(&event);
-    base.flags |= RP_EVENT_FLAG_INPLACE;
-  }
-  rp_unlock(&lock);
+rp_status rp_agent_channels(struct rp_guard_channel **channels, size_t *count) {
+  struct rp_snapshot snapshot;
+  *channels = NULL;
+  *count = 0;
+  if (!tracker) return RP_OK;
+  rp_status status = rp_tracker_snapshot(tracker, &snapshot);
+  if (status != RP_OK) return status;
+  status = rp__channels_of(&snapshot, channels, count);
+  rp_snapshot_fini(&snapshot);
+  return status;
 }
 
-/* NCCL may launch from a thread of its own (communicators that do not block), where the call stack does not
- * tell; its inlined work names the buffers of the transfer. */
-static bool is_nccl_kernel(const struct rp_cuda_launch *launch) {
-  char name[256];
-  if (launch->symbol) return rp_launch_is_nccl(launch->symbol);
-  return rp_driver_function_name(launch->function, name, sizeof name) && rp_launch_is_nccl(name);
+void rp_agent_note_memory(enum rp_event_kind kind, uint64_t address, uint64_t bytes, int device) {
+  struct rp_event event = rp__new_event(kind, RP_SOURCE_INTERPOSER);
+  event.address = address;
+  event.bytes = bytes;
+  event.device = device;
+  event.operations = rp__operations_begun();
+  rp__hand_over(&event);
 }
 
-static void launch_hit(const struct rp_cuda_launch *launch, const struct rp_launch_words *words) {
-  if (!is_nccl_kernel(launch)) take_hit(launch, words, RP_SOURCE_CUPTI);
+bool rp__is_allocation(uint64_t address) {
+  return rp_tracker_allocation_at(tracker, address, NULL, NULL) == RP_OK;
 }
 
-void rp_agent_launch(const struct rp_cuda_launch *launch) {
-  struct rp_launch_words words;
-  if (!launch_begun()) return;
-  if (rp_launch_scan(launch, &rp_agent_sink()->filter, &words) && !is_nccl_kernel(launch))
-    take_hit(launch, &words, RP_SOURCE_INTERPOSER);
+/* ---- for the guards ---- */
+
+void rp_agent_watch(uint64_t begin, uint64_t end) {
+  bool taken = rp_lock(&lock);
+  rp_filter_add(&rp__filter, begin, end);
+  if (taken) rp_agent_unlock();
 }
 
-/* ---- other operations ---- */
-
-static void take_copy(const struct rp_cuda_op *op, enum rp_event_source source) {
-  if (rp_thread.depth[RP_CALL_NCCL]) return;
-  rp_count(&rp_thread_counts()->operations, 1);
-  bool reads = op->source_bytes && rp_filter_overlaps(&filter, op->source, op->source + op->source_bytes);
-  bool writes = op->bytes && rp_filter_overlaps(&filter, op->address, op->address + op->bytes);
-  if (!reads && !writes) return;
-  struct rp_event event = new_event(RP_EVENT_COPY_READ, source);
-  event.stream = op->stream;
-  event.flags = capture_flag(op->stream);
-  event.device = rp_driver_current_device();
-  event.operations = operations_begun() - 1;
-  rp_count(&rp_thread_counts()->hits, 1);
-  if (!lock_events()) return;
-  if (reads) {
-    event.address = op->source;
-    event.bytes = op->source_bytes;
-    hand_over(&event);
-    event.flags |= RP_EVENT_FLAG_INPLACE;
-  }
-  if (writes) {
-    event.kind = RP_EVENT_COPY_WRITE;
-    event.address = op->address;
-    event.bytes = op->bytes;
-    hand_over(&event);
-  }
-  rp_unlock(&lock);
-}
-
-static void take_memset(const struct rp_cuda_op *op, enum rp_event_source source) {
-  if (rp_thread.depth[RP_CALL_NCCL]) return;
-  rp_count(&rp_thread_counts()->operations, 1);
-  if (!rp_filter_overlaps(&filter, op->address, op->address + op->bytes)) return;
-  struct rp_event event = new_event(RP_EVENT_MEMSET, source);
-  event.address = op->address;
-  event.bytes = op->bytes;
-  event.stream = op->stream;
-  event.flags = capture_flag(op->stream);
-  rp_count(&rp_thread_counts()->hits, 1);
-  event.device = rp_driver_current_device();
-  event.operations = operations_begun() - 1;
-  if (!lock_events()) return;
-  hand_over(&event);
-  rp_unlock(&lock);
-}
-
-static void take_plain(const struct rp_cuda_op *op, enum rp_event_source source) {
-  struct rp_event event = new_event(op->kind, source);
-  event.address = op->address;
-  event.bytes = op->bytes;
-  event.stream = op->stream;
-  event.aux = op->aux;
-  emit(&event);
-}
-
-static void take_allocation(const struct rp_cuda_op *op, enum rp_event_source source) {
-  if (source == RP_SOURCE_CUPTI && rp_thread.depth[RP_CALL_ALLOC]) return; /* the interposer reports it */
-  if (source == RP_SOURCE_CUPTI)
-    rp_reporter_look_for_modules();
-  else if (op->kind == RP_EVENT_ALLOC)
-    rp_reporter_driver_initialised(); /* without CUPTI nobody else says so */
-  take_plain(op, source);
-}
-
-/* Order matters only where there are receive buffers to order. */
-static void take_order(const struct rp_cuda_op *op, enum rp_event_source source) {
-  if (source == RP_SOURCE_CUPTI && rp_thread.depth[RP_CALL_ORDER]) return;
-  if (!rp_filter_is_empty(&filter)) take_plain(op, source);
-}
-
-void rp_agent_op(const struct rp_cuda_op *op, enum rp_event_source source) {
-  switch (op->kind) {
-  case RP_EVENT_COPY_READ:
-  case RP_EVENT_COPY_WRITE:
-    take_copy(op, source);
-    break;
-  case RP_EVENT_MEMSET:
-    take_memset(op, source);
-    break;
-  case RP_EVENT_ALLOC:
-  case RP_EVENT_FREE:
-    take_allocation(op, source);
-    break;
-  default:
-    take_order(op, source);
-    break;
-  }
-}
-
-static void op_from_cupti(const struct rp_cuda_op *op) {
-  rp_agent_op(op, RP_SOURCE_CUPTI);
+void rp_agent_unwatch(uint64_t begin, uint64_t end) {
+  bool taken = rp_lock(&lock);
+  rp_filter_remove(&rp__filter, begin, end);
+  if (taken) rp_agent_unlock();
 }
 
 /* ---- NCCL ---- */
@@ -269,27 +170,30 @@ static void note_first_receive(void) {
 }
 
 void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t address, uint64_t bytes,
-                       uint64_t stream) {
-  struct rp_event event = new_event(receive ? RP_EVENT_RECV : RP_EVENT_SEND, RP_SOURCE_INTERPOSER);
+                       const struct rp_order_site *site, uint64_t *seq, uint64_t *time_ns) {
+  struct rp_event event = rp__new_event(receive ? RP_EVENT_RECV : RP_EVENT_SEND, RP_SOURCE_INTERPOSER);
   event.comm = comm;
   event.peer = peer;
   event.address = address;
   event.bytes = bytes;
-  event.stream = stream;
-  event.flags = capture_flag(stream);
+  event.stream = site->stream;
+  event.flags = rp__capture_flag(site);
   event.device = rp_driver_current_device();
-  event.operations = operations_begun();
-  if (!lock_events()) return;
+  event.operations = rp__operations_begun();
+  if (!rp__lock_events()) return;
   interposed_transfers++;
   if (profiler_expected) rp_posts_add(&posts, receive, peer, address);
-  hand_over(&event);
-  rp_unlock(&lock);
+  rp__hand_over(&event);
+  rp_agent_unlock();
+  if (seq) *seq = event.seq;
+  if (time_ns) *time_ns = event.time_ns;
   if (receive) note_first_receive();
 }
 
 void rp_agent_group(bool start) {
-  struct rp_event event = new_event(start ? RP_EVENT_GROUP_START : RP_EVENT_GROUP_END, RP_SOURCE_INTERPOSER);
-  emit(&event);
+  struct rp_event event =
+      rp__new_event(start ? RP_EVENT_GROUP_START : RP_EVENT_GROUP_END, RP_SOURCE_INTERPOSER);
+  rp__emit(&event);
 }
 
 static struct rp_comm_info *find_comm(uint64_t comm) {
@@ -316,17 +220,17 @@ static void remember_comm(const struct rp_comm_info *info) {
 }
 
 static void introduce_comm(const struct rp_comm_info *info, enum rp_event_source source) {
-  struct rp_event event = new_event(RP_EVENT_COMM_INIT, source);
+  struct rp_event event = rp__new_event(RP_EVENT_COMM_INIT, source);
   event.comm = info->comm;
   event.peer = info->rank;
   event.bytes = (uint64_t)(info->ranks < 0 ? 0 : info->ranks);
   event.aux = info->id_hash;
   event.device = rp_driver_current_device();
-  event.operations = operations_begun();
-  if (!lock_events()) return;
+  event.operations = rp__operations_begun();
+  if (!rp__lock_events()) return;
   remember_comm(info);
-  hand_over(&event);
-  rp_unlock(&lock);
+  rp__hand_over(&event);
+  rp_agent_unlock();
 }
 
 void rp_agent_comm_init(uint64_t comm, int32_t rank, int32_t ranks, uint64_t id_hash) {
@@ -335,43 +239,51 @@ void rp_agent_comm_init(uint64_t comm, int32_t rank, int32_t ranks, uint64_t id_
 }
 
 void rp_agent_comm_destroy(uint64_t comm, bool aborted) {
-  struct rp_event event = new_event(RP_EVENT_COMM_DESTROY, RP_SOURCE_INTERPOSER);
+  struct rp_event event = rp__new_event(RP_EVENT_COMM_DESTROY, RP_SOURCE_INTERPOSER);
   event.comm = comm;
   event.aux = aborted;
   event.device = rp_driver_current_device();
-  event.operations = operations_begun();
-  if (!lock_events()) return;
+  event.operations = rp__operations_begun();
+  if (!rp__lock_events()) return;
   const struct rp_comm_info *info = find_comm(comm);
   if (info) comm_ended[info - comms] = true;
-  hand_over(&event);
-  rp_unlock(&lock);
+  rp__hand_over(&event);
+  rp_agent_unlock();
 }
 
 uint64_t rp_agent_comm_hash(uint64_t comm) {
   if (!rp_lock(&lock)) return 0;
   const struct rp_comm_info *info = find_comm(comm);
   uint64_t hash = info ? info->id_hash : 0;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return hash;
+}
+
+uint64_t rp_agent_comm_ranks(const void *comm) {
+  if (!rp_lock(&lock)) return 1;
+  const struct rp_comm_info *info = find_comm((uint64_t)(uintptr_t)comm);
+  uint64_t ranks = info && info->ranks > 0 ? (uint64_t)info->ranks : 1;
+  rp_agent_unlock();
+  return ranks;
 }
 
 void rp_agent_expect_profiler(void) {
   if (!rp_lock(&lock)) return;
   profiler_expected = true;
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 /* Whether an interposed call announced this transfer; counts either way. */
 static bool announced(bool receive, int32_t peer, uint64_t address, bool *new_comm, uint64_t comm) {
   *new_comm = false;
-  if (!lock_events()) return true; /* not known, so not counted twice */
+  if (!rp__lock_events()) return true; /* not known, so not counted twice */
   bool found = rp_posts_take(&posts, receive, peer, address);
   if (found)
     matched++;
   else
     unmatched++;
   *new_comm = !found && !find_comm(comm);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return found;
 }
 
@@ -380,20 +292,26 @@ void rp_agent_profiled_transfer(bool receive, const struct rp_comm_info *comm, i
   bool new_comm;
   if (announced(receive, peer, address, &new_comm, comm->comm)) return;
   if (new_comm) introduce_comm(comm, RP_SOURCE_NCCL_PROFILER);
-  struct rp_event event = new_event(receive ? RP_EVENT_RECV : RP_EVENT_SEND, RP_SOURCE_NCCL_PROFILER);
+  struct rp_event event = rp__new_event(receive ? RP_EVENT_RECV : RP_EVENT_SEND, RP_SOURCE_NCCL_PROFILER);
   event.flags = RP_EVENT_FLAG_AFTER;
   event.comm = comm->comm;
   event.peer = peer;
   event.address = address;
   event.bytes = bytes;
-  emit(&event);
+  event.device = rp_driver_current_device();
+  event.operations = rp__operations_begun();
+  if (!rp__lock_events()) return;
+  rp__hand_over(&event);
+  if (receive && rp__listener.ungated_receive) rp__listener.ungated_receive(address);
+  rp_agent_unlock();
   if (receive) note_first_receive();
 }
 
 /* ---- sink ---- */
 
+/* The order of streams is followed on when events are not taken any more. */
 static bool enter_callback(void) {
-  if (!rp_state_is_on() || rp_thread.busy) return false;
+  if (rp_thread.busy || !(rp_state_is_on() || rp_ordering_on())) return false;
   rp_thread.busy = 1;
   rp_thread.callback_started_ns = rp_cost_begin();
   return true;
@@ -404,31 +322,39 @@ static void leave_callback(void) {
   rp_thread.busy = 0;
 }
 
-static bool overlaps(uint64_t begin, uint64_t end) {
-  return rp_filter_overlaps(&filter, begin, end);
+bool rp_agent_watched(uint64_t begin, uint64_t end) {
+  return rp_filter_overlaps(&rp__filter, begin, end);
 }
 
 static void take_label(const char *text) {
-  struct rp_event event = new_event(RP_EVENT_LABEL, RP_SOURCE_CUPTI);
+  if (!rp_state_is_on()) return;
+  struct rp_event event = rp__new_event(RP_EVENT_LABEL, RP_SOURCE_CUPTI);
   uint64_t id = 0xcbf29ce484222325u;
   for (const char *c = text; c && *c; c++)
     id = (id ^ (unsigned char)*c) * 0x100000001b3u;
   event.function = text ? id : 0;
   event.aux = text != NULL;
-  event.operations = operations_begun();
-  if (!lock_events()) return;
+  event.operations = rp__operations_begun();
+  if (!rp__lock_events()) return;
   if (text && !rp_names_known(id, 0)) rp_names_note(id, 0, text);
-  hand_over(&event);
-  rp_unlock(&lock);
+  rp__hand_over(&event);
+  rp_agent_unlock();
 }
 
 static const struct rp_cuda_sink sink = {
-    .filter = {.low = &filter.low, .high = &filter.high, .overlaps = overlaps},
+    .filter = {.low = &rp__filter.low, .high = &rp__filter.high, .overlaps = rp_agent_watched},
     .enter = enter_callback,
     .leave = leave_callback,
-    .launch_begun = launch_begun,
-    .launch_hit = launch_hit,
-    .op = op_from_cupti,
+    .launch_begun = rp__launch_begun,
+    .launch_hit = rp__launch_hit,
+    .op = rp__op_from_cupti,
+    .work_begin = rp_ordering_seen_work_begin,
+    .work_resume = rp_ordering_seen_work_resume,
+    .launch_done = rp__launch_done,
+    .op_done = rp__op_done,
+    .work_end = rp_ordering_seen_work_end,
+    .order_begin = rp_ordering_seen_begin,
+    .order_end = rp_ordering_seen_end,
     .initialised = rp_reporter_driver_initialised,
     .code_loaded = rp_reporter_look_for_modules,
     .label = take_label,
@@ -444,21 +370,22 @@ rp_status rp_agent_start(const struct rp_config *config) {
   const struct rp_tracker_options options = {.min_bytes = config->min_bytes, .slack = config->slack};
   const struct rp_tracker_sink to_filter = {.range_added = range_added, .range_removed = range_removed};
   own_pid = (uint32_t)getpid();
-  struct rp_tracker *created = rp_tracker_create(&options, &to_filter);
+  rp_status status = rp_ordering_start();
+  struct rp_tracker *created = status == RP_OK ? rp_tracker_create(&options, &to_filter) : NULL;
   if (!created) return RP_ERROR_NO_MEMORY;
   if (!rp_lock(&lock)) {
     rp_tracker_destroy(created);
     return RP_ERROR_STATE;
   }
   tracker = created;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return RP_OK;
 }
 
 void rp_agent_finish(void) {
   if (!rp_lock(&lock)) return;
   if (tracker) rp_tracker_finish(tracker, rp_now_ns());
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }
 
 const char *rp_agent_function_name(void *context, uint64_t function) {
@@ -473,9 +400,9 @@ static void fill_cost(struct rp_agent_cost *cost, const struct rp_snapshot *snap
   uint64_t timed_ns = rp_thread_counts_sum(offsetof(struct rp_thread_counts, timed_ns));
   double each = cost->callbacks_timed ? (double)timed_ns / (double)cost->callbacks_timed : 0;
   cost->callback_time_ns = (uint64_t)(each * (double)cost->callbacks);
-  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + rp_names_bytes() + sizeof comms +
-                      sizeof posts +
-                      3 * sizeof(uint64_t) * atomic_load_explicit(&filter.count, memory_order_relaxed);
+  cost->agent_bytes = snapshot->tracker_bytes + rp_launch_cache_bytes() + rp_names_bytes() +
+                      rp_ordering_bytes() + sizeof comms + sizeof posts +
+                      3 * sizeof(uint64_t) * atomic_load_explicit(&rp__filter.count, memory_order_relaxed);
 }
 
 rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *cost,
@@ -488,7 +415,7 @@ rp_status rp_agent_collect(struct rp_snapshot *snapshot, struct rp_agent_cost *c
   *out_count = comm_count < capacity ? comm_count : capacity;
   memcpy(out_comms, comms, *out_count * sizeof comms[0]);
   cost->events_lost = events_lost + atomic_load_explicit(&nested_lost, memory_order_relaxed);
-  rp_unlock(&lock);
+  rp_agent_unlock();
   fill_cost(cost, snapshot);
   return status;
 }
@@ -500,7 +427,7 @@ uint64_t rp_agent_first_receive_ns(void) {
 uint64_t rp_agent_interposed_transfers(void) {
   if (!rp_lock(&lock)) return 0;
   uint64_t count = interposed_transfers;
-  rp_unlock(&lock);
+  rp_agent_unlock();
   return count;
 }
 
@@ -509,5 +436,5 @@ void rp_agent_profiler_counts(uint64_t *out_unmatched, uint64_t *out_matched) {
   if (!rp_lock(&lock)) return;
   *out_unmatched = unmatched;
   *out_matched = matched;
-  rp_unlock(&lock);
+  rp_agent_unlock();
 }

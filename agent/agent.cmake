@@ -1,7 +1,9 @@
 # librecvpool.so: what the driver loads by CUDA_INJECTION64_PATH. recvpool_agent_objects is the same code with its
 # internals visible, for tests.
-add_library(recvpool_agent_objects STATIC agent.c evidence.c hooks.c hooks_memory.c hooks_nccl.c hooks_order.c
-  hooks_work.c identity.c interpose.c log.c names.c nccl_profiler.c posts.c range_filter.c reporter.c state.c)
+add_library(recvpool_agent_objects STATIC agent.c agent_channels.c agent_work.c enforce.c enforce_ask.c
+  enforce_backend.c enforce_calls.c enforce_gate.c enforce_idle.c enforce_memory.c enforce_report.c
+  enforce_transfers.c evidence.c hooks.c hooks_collectives.c hooks_context.c hooks_copies.c hooks_memory.c hooks_nccl.c
+  hooks_order.c hooks_pointers.c hooks_work.c identity.c interpose.c log.c names.c nccl_profiler.c ordering.c posts.c range_filter.c reporter.c state.c work.c)
 target_compile_definitions(recvpool_agent_objects PRIVATE _GNU_SOURCE)
 target_link_libraries(recvpool_agent_objects PUBLIC recvpool_agent_common recvpool_cuda Threads::Threads
   ${CMAKE_DL_LIBS} PRIVATE recvpool_options)
@@ -14,7 +16,7 @@ else()
   set(recvpool_agent_jansson PkgConfig::JANSSON)
 endif()
 
-add_library(recvpool_agent SHARED inject.c)
+add_library(recvpool_agent SHARED inject.c $<$<BOOL:${RECVPOOL_JANSSON_STATIC}>:jansson_static.c>)
 target_compile_definitions(recvpool_agent PRIVATE _GNU_SOURCE)
 target_include_directories(recvpool_agent PRIVATE ${JANSSON_INCLUDE_DIRS})
 set_target_properties(recvpool_agent PROPERTIES OUTPUT_NAME recvpool

@@ -28,6 +28,7 @@ static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **p
   provenance->source = a->from_report;
   rp_status status =
       rp_plan_from_reports(a->from_report, 0, &a->options, plan, observation, message, message_size);
+  if (!status) provenance->world_size = observation->world_size;
   provenance->note = !status && observation->note[0] ? observation->note : NULL;
   return status;
 }
@@ -111,6 +112,10 @@ int rp_cmd_plan(int argc, char **argv) {
     result = RP_EXIT_USAGE;
   } else if (!sums_fit(plan, a.replicas)) {
     result = fail(RP_ERROR_LIMIT, "the sizes are too large to add up; are bytes and replicas right?");
+  } else if ((a.json || a.output) && !rp_plan_fits_file(plan)) {
+    result =
+        fail(RP_ERROR_LIMIT, "a class has more buffers than a plan file can hold, 2147483647; plan fewer "
+                             "microbatches: the slots do not depend on them");
   } else {
     result = put_out(&a, plan, &provenance);
   }

@@ -1,5 +1,5 @@
 /* `recvpool report`: reads the reports named, shows them as a table or merges them into one JSON document. */
-#include "agent/command.h"
+#include "agent/cmd_report_text.h"
 
 #include <getopt.h>
 #include <stdbool.h>
@@ -20,6 +20,10 @@ static int print_help(void) {
          "  D          most of them in use at once (least-most where steps differ)\n"
          "  K          buffers that a pool would hold: D plus slack, at most N\n"
          "  held       bytes allocated for them, needed at depth D, and what pooling would save\n"
+         "and where memory is shared, per class of buffers\n"
+         "  grown      receives for which memory was added because no slot was free\n"
+         "  unshared   bytes that one allocation per buffer would hold, physical what was held at most\n"
+         "  saved      the difference as measured; ratio: physical over K slots, 1.00 is the least\n"
          "A folder may hold several runs: processes that share an NCCL communicator are shown as one job.\n\n"
          "  --json     one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
          "  --help     this text\n",
@@ -27,10 +31,24 @@ static int print_help(void) {
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
+/* null where no process was asked to enforce. */
+static json_t *enforced_json(const struct rp_read_set *set, size_t job) {
+  struct rp__enforced sum;
+  rp__enforced_sum(set, job, &sum);
+  if (!sum.processes) return json_null();
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "processes", (json_int_t)sum.processes,
+                   "physical_peak_bytes", (json_int_t)sum.physical_peak_bytes, "one_to_one_peak_bytes",
+                   (json_int_t)sum.one_to_one_peak_bytes, "saved_peak_bytes",
+                   (json_int_t)sum.saved_peak_bytes, "minimum_bytes", (json_int_t)sum.minimum_bytes,
+                   "prevented", (json_int_t)sum.prevented, "violations", (json_int_t)sum.violations,
+                   "double_frees", (json_int_t)sum.double_frees);
+}
+
 static json_t *totals_json(const struct rp_read_set *set, size_t job) {
-  return json_pack("{s:I, s:I, s:I}", "held_bytes", (json_int_t)rp_report_total(set, job, "held_bytes"),
+  return json_pack("{s:I, s:I, s:I, s:o}", "held_bytes", (json_int_t)rp_report_total(set, job, "held_bytes"),
                    "needed_bytes", (json_int_t)rp_report_total(set, job, "needed_bytes"), "would_save_bytes",
-                   (json_int_t)rp_report_total(set, job, "would_save_bytes"));
+                   (json_int_t)rp_report_total(set, job, "would_save_bytes"), "enforcement",
+                   enforced_json(set, job));
 }
 
 static json_t *job_json(const struct rp_read_set *set, size_t job) {

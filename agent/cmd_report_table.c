@@ -1,6 +1,6 @@
 /* Reports as a table for people: one row per rank, direction and stage, totals, notes, and what follows from
  * it all. */
-#include "agent/command.h"
+#include "agent/cmd_report_text.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -15,57 +15,25 @@ struct summary {
   bool activations_unbounded, gradients_unbounded, estimate;
 };
 
-static const char *text_of(const json_t *object, const char *key, const char *otherwise) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : otherwise;
-}
-
-/* Text from a file, cut to what fits, without what a terminal would obey. */
-static const char *plain_text(const char *text, char *out, size_t out_size) {
-  snprintf(out, out_size, "%s", text);
-  rp_cmd_plain(out);
-  return out;
-}
-
-static uint64_t count_of(const json_t *object, const char *key) {
-  json_int_t value = json_integer_value(json_object_get(object, key));
-  return value > 0 ? (uint64_t)value : 0;
-}
-
 static const char *reason_of(const json_t *channel) {
-  return text_of(json_object_get(channel, "decision"), "reason", "");
-}
-
-static bool in_job(const struct rp_read_set *set, size_t report, size_t job) {
-  return job == SIZE_MAX || set->reports[report].job == job;
+  return rp__text_of(json_object_get(channel, "decision"), "reason", "");
 }
 
 uint64_t rp_report_total(const struct rp_read_set *set, size_t job, const char *key) {
   uint64_t sum = 0;
   for (size_t i = 0; i < set->count; i++)
-    if (in_job(set, i, job)) {
-      uint64_t more = count_of(json_object_get(set->reports[i].json, "totals"), key);
-      sum = more > INT64_MAX - sum ? INT64_MAX : sum + more; /* JSON has no more room */
-    }
+    if (rp__in_job(set, i, job))
+      sum = rp__add(sum, rp__count_of(json_object_get(set->reports[i].json, "totals"), key));
   return sum;
-}
-
-static void format_bytes(uint64_t bytes, char *out, size_t out_size) {
-  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double value = (double)bytes;
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++)
-    value /= 1024;
-  snprintf(out, out_size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
 }
 
 static void summarise(struct summary *summary, const json_t *channel) {
   const char *reason = reason_of(channel);
-  bool activation = strcmp(text_of(channel, "direction", ""), "activation") == 0;
+  bool activation = strcmp(rp__text_of(channel, "direction", ""), "activation") == 0;
   summary->channels++;
-  summary->held_bytes += count_of(channel, "held_bytes");
-  summary->needed_bytes += count_of(channel, "needed_bytes");
-  summary->saved_bytes += count_of(channel, "would_save_bytes");
+  summary->held_bytes += rp__count_of(channel, "held_bytes");
+  summary->needed_bytes += rp__count_of(channel, "needed_bytes");
+  summary->saved_bytes += rp__count_of(channel, "would_save_bytes");
   summary->estimate |= json_is_true(json_object_get(channel, "estimate"));
   if (strcmp(reason, rp_reason_name(RP_REASON_POOLABLE)) == 0) {
     summary->poolable++;
@@ -85,8 +53,8 @@ static void summarise(struct summary *summary, const json_t *channel) {
 
 static void conclude_saving(const struct summary *summary, char *out, size_t out_size) {
   char saved[32], held[32];
-  format_bytes(summary->saved_bytes, saved, sizeof saved);
-  format_bytes(summary->held_bytes, held, sizeof held);
+  rp__format_bytes(summary->saved_bytes, saved, sizeof saved);
+  rp__format_bytes(summary->held_bytes, held, sizeof held);
   const char *rest = "";
   if (summary->activations_unbounded && summary->gradients_unbounded)
     rest = "; where D = N there is nothing to save";
@@ -101,20 +69,37 @@ static void conclude_saving(const struct summary *summary, char *out, size_t out
 /* How many receives were seen, where all of them are below the threshold; else 0. */
 static uint64_t small_receives(const json_t *report) {
   const json_t *events = json_object_get(report, "events"), *dropped = json_object_get(events, "dropped");
-  uint64_t seen = count_of(json_object_get(events, "by_kind"), "recv");
-  bool lost = count_of(dropped, "lifetimes") || count_of(dropped, "events");
-  return lost || json_array_size(json_object_get(report, "channels")) || count_of(events, "ignored") < seen
+  uint64_t seen = rp__count_of(json_object_get(events, "by_kind"), "recv");
+  bool lost = rp__count_of(dropped, "lifetimes") || rp__count_of(dropped, "events");
+  return lost || json_array_size(json_object_get(report, "channels")) ||
+                 rp__count_of(events, "ignored") < seen
              ? 0
              : seen;
 }
 
+/* What is measured comes before what is computed; false where nothing was shared. */
+static bool conclude_enforced(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+  struct rp__enforced sum;
+  char saved[32], stock[32], violations[64] = "";
+  rp__enforced_sum(set, job, &sum);
+  if (!sum.saved_peak_bytes && !sum.violations) return false;
+  if (sum.violations)
+    snprintf(violations, sizeof violations, ", with %llu VIOLATION%s", (unsigned long long)sum.violations,
+             sum.violations == 1 ? "" : "S");
+  snprintf(out, out_size, "sharing saved %s of the %s that receive buffers would hold%s.",
+           rp__format_bytes(sum.saved_peak_bytes, saved, sizeof saved),
+           rp__format_bytes(sum.one_to_one_peak_bytes, stock, sizeof stock), violations);
+  return true;
+}
+
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct summary summary = {0};
+  if (conclude_enforced(set, job, out, out_size)) return;
   for (size_t i = 0; i < set->count; i++) {
     const json_t *channels = json_object_get(set->reports[i].json, "channels");
-    for (size_t c = 0; in_job(set, i, job) && c < json_array_size(channels); c++)
+    for (size_t c = 0; rp__in_job(set, i, job) && c < json_array_size(channels); c++)
       summarise(&summary, json_array_get(channels, c));
-    if (in_job(set, i, job)) summary.small_receives += small_receives(set->reports[i].json);
+    if (rp__in_job(set, i, job)) summary.small_receives += small_receives(set->reports[i].json);
   }
   if (summary.channels == 0 && summary.small_receives > 0)
     snprintf(out, out_size,
@@ -139,24 +124,12 @@ void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, si
 }
 
 static void format_depth(const json_t *channel, char *out, size_t out_size) {
-  uint64_t depth = count_of(channel, "depth"), least = count_of(channel, "depth_min"),
-           most = count_of(channel, "depth_max");
+  uint64_t depth = rp__count_of(channel, "depth"), least = rp__count_of(channel, "depth_min"),
+           most = rp__count_of(channel, "depth_max");
   if (least != most)
     snprintf(out, out_size, "%llu-%llu", (unsigned long long)least, (unsigned long long)most);
   else
     snprintf(out, out_size, "%llu", (unsigned long long)depth);
-}
-
-static void format_process(const json_t *report, char *rank, char *process, size_t size) {
-  const json_t *identity = json_object_get(report, "process");
-  const json_t *known = json_object_get(identity, "rank");
-  if (json_is_integer(known))
-    snprintf(rank, size, "%lld", (long long)json_integer_value(known));
-  else
-    snprintf(rank, size, "-");
-  snprintf(process, size, "%.40s:%llu", text_of(identity, "host", "?"),
-           (unsigned long long)count_of(identity, "pid"));
-  rp_cmd_plain(process);
 }
 
 #define COLUMNS "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s"
@@ -166,25 +139,25 @@ static void print_channel(FILE *out, const char *rank, const char *process, cons
   char direction[32], reason[64], stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32],
       needed[32], saved[32];
   const json_t *from = json_object_get(channel, "peer");
-  snprintf(stage, sizeof stage, "%llu", (unsigned long long)count_of(channel, "stage_ordinal"));
+  snprintf(stage, sizeof stage, "%llu", (unsigned long long)rp__count_of(channel, "stage_ordinal"));
   snprintf(peer, sizeof peer, json_is_integer(from) ? "%lld" : "-", (long long)json_integer_value(from));
-  snprintf(buffers, sizeof buffers, "%llu", (unsigned long long)count_of(channel, "buffers"));
-  snprintf(slots, sizeof slots, "%llu", (unsigned long long)count_of(channel, "slots"));
+  snprintf(buffers, sizeof buffers, "%llu", (unsigned long long)rp__count_of(channel, "buffers"));
+  snprintf(slots, sizeof slots, "%llu", (unsigned long long)rp__count_of(channel, "slots"));
   format_depth(channel, depth, sizeof depth);
-  format_bytes(count_of(channel, "buffer_bytes"), size, sizeof size);
-  format_bytes(count_of(channel, "held_bytes"), held, sizeof held);
-  format_bytes(count_of(channel, "needed_bytes"), needed, sizeof needed);
-  format_bytes(count_of(channel, "would_save_bytes"), saved, sizeof saved);
+  rp__format_bytes(rp__count_of(channel, "buffer_bytes"), size, sizeof size);
+  rp__format_bytes(rp__count_of(channel, "held_bytes"), held, sizeof held);
+  rp__format_bytes(rp__count_of(channel, "needed_bytes"), needed, sizeof needed);
+  rp__format_bytes(rp__count_of(channel, "would_save_bytes"), saved, sizeof saved);
   fprintf(out, ROW, rank, process,
-          plain_text(text_of(channel, "direction", "unknown"), direction, sizeof direction), stage, peer,
-          buffers, depth, slots, size, held, needed, saved,
-          plain_text(reason_of(channel), reason, sizeof reason));
+          rp__plain_text(rp__text_of(channel, "direction", "unknown"), direction, sizeof direction), stage,
+          peer, buffers, depth, slots, size, held, needed, saved,
+          rp__plain_text(reason_of(channel), reason, sizeof reason));
 }
 
 static void print_no_channel(FILE *out, const char *rank, const char *process, const json_t *report) {
   char least[32];
   uint64_t small = small_receives(report);
-  format_bytes(count_of(json_object_get(report, "configuration"), "min_bytes"), least, sizeof least);
+  rp__format_bytes(rp__count_of(json_object_get(report, "configuration"), "min_bytes"), least, sizeof least);
   fprintf(out, "%-5s %-22s ", rank, process);
   if (small)
     fprintf(out, "no receives of %s or more, %llu smaller ones (--min-bytes)\n", least,
@@ -196,7 +169,7 @@ static void print_no_channel(FILE *out, const char *rank, const char *process, c
 static void print_report(FILE *out, const json_t *report) {
   char rank[64], process[64];
   const json_t *channels = json_object_get(report, "channels");
-  format_process(report, rank, process, sizeof rank);
+  rp__format_process(report, rank, process, sizeof rank);
   for (size_t c = 0; c < json_array_size(channels); c++)
     print_channel(out, rank, process, json_array_get(channels, c));
   if (json_array_size(channels) == 0) print_no_channel(out, rank, process, report);
@@ -206,7 +179,7 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   size_t processes = 0;
   double first = 0;
   for (size_t i = 0; i < set->count; i++) {
-    if (!in_job(set, i, job)) continue;
+    if (!rp__in_job(set, i, job)) continue;
     double start = json_number_value(
         json_object_get(json_object_get(set->reports[i].json, "process"), "start_unix_seconds"));
     if (processes++ == 0 || start < first) first = start;
@@ -220,16 +193,16 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   fprintf(out, ROW, "rank", "process", "direction", "stage", "peer", "N", "D", "K", "buffer", "held",
           "needed", "would save", "decision");
   for (size_t i = 0; i < set->count; i++)
-    if (in_job(set, i, job)) print_report(out, set->reports[i].json);
+    if (rp__in_job(set, i, job)) print_report(out, set->reports[i].json);
   char held[32], needed[32], saved[32];
-  format_bytes(rp_report_total(set, job, "held_bytes"), held, sizeof held);
-  format_bytes(rp_report_total(set, job, "needed_bytes"), needed, sizeof needed);
-  format_bytes(rp_report_total(set, job, "would_save_bytes"), saved, sizeof saved);
+  rp__format_bytes(rp_report_total(set, job, "held_bytes"), held, sizeof held);
+  rp__format_bytes(rp_report_total(set, job, "needed_bytes"), needed, sizeof needed);
+  rp__format_bytes(rp_report_total(set, job, "would_save_bytes"), saved, sizeof saved);
   fprintf(out, COLUMNS "\n", "total", "", "", "", "", "", "", "", "", held, needed, saved);
 }
 
 /* Counts one line among those said before; lines that many processes say are printed once. */
-static void count_note(json_t *notes, const char *text) {
+static void count_note(void *notes, const char *text) {
   if (!text) return;
   json_int_t before = json_integer_value(json_object_get(notes, text));
   json_object_set_new(notes, text, json_integer(before + 1));
@@ -241,7 +214,7 @@ static bool is_needed_source(const char *name) {
 }
 
 static void note_evidence(json_t *notes, const json_t *source) {
-  const char *name = text_of(source, "name", ""), *reason = text_of(source, "reason", "");
+  const char *name = rp__text_of(source, "name", ""), *reason = rp__text_of(source, "reason", "");
   bool active = json_is_true(json_object_get(source, "active"));
   if (!is_needed_source(name) || (active && !reason[0])) return;
   char text[512];
@@ -256,6 +229,7 @@ static void collect_notes(json_t *notes, const json_t *report) {
   json_array_foreach(json_object_get(report, "evidence"), index, entry) note_evidence(notes, entry);
   json_array_foreach(json_object_get(report, "warnings"), index, entry)
       count_note(notes, json_string_value(entry));
+  rp__enforced_notes(report, count_note, notes);
   const char *passive = json_string_value(json_object_get(report, "passive_reason"));
   if (passive) {
     char text[512];
@@ -273,7 +247,7 @@ static void print_notes(FILE *out, const struct rp_read_set *set) {
   json_object_foreach(notes, text, count) {
     long long times = json_integer_value(count);
     char line[1024];
-    fprintf(out, "note: %s", plain_text(text, line, sizeof line));
+    fprintf(out, "note: %s", rp__plain_text(text, line, sizeof line));
     fprintf(out, times > 1 ? " (%lld processes)\n" : "\n", times);
   }
   json_decref(notes);
@@ -283,6 +257,7 @@ void rp_report_print(const struct rp_read_set *set, FILE *out) {
   char conclusion[512];
   for (size_t job = 0; job < set->job_count; job++) {
     print_job(out, set, job);
+    rp__enforced_print(set, job, out);
     rp_report_conclude(set, job, conclusion, sizeof conclusion);
     fprintf(out, "=> %s\n\n", conclusion);
   }

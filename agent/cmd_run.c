@@ -1,74 +1,84 @@
 /* `recvpool run`: options become RECVPOOL_* variables, librecvpool.so becomes CUDA_INJECTION64_PATH, then the
- * command is started. Prints nothing on stdout: that belongs to the command. */
+ * command is started, and its reports are looked at when it has ended. Prints nothing on stdout: that belongs
+ * to the command. */
 #include "agent/command.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "agent/cmd_run_verdict.h"
 #include "agent/config.h"
+#include "agent/enforce_plan.h"
 
 #define LIBRARY "librecvpool.so"
+#define HELP_COLUMN 43
 #define INJECTION "CUDA_INJECTION64_PATH"
 
-/* Every option but --help and --verbose is a variable of the table under another name. */
+/* Every option but --help is a variable of the table under another name; those without a value set it to 1.
+ */
 static const struct option options[] = {
     {"mode", required_argument, NULL, 'm'},
+    {"plan", required_argument, NULL, 'p'},
+    {"plan-rank", required_argument, NULL, 'k'},
+    {"buffer-bytes", required_argument, NULL, 'B'},
+    {"slots", required_argument, NULL, 'S'},
+    {"slack", required_argument, NULL, 's'},
+    {"on-violation", required_argument, NULL, 'o'},
+    {"strict", no_argument, NULL, 't'},
     {"report-dir", required_argument, NULL, 'r'},
     {"interval", required_argument, NULL, 'i'},
     {"min-bytes", required_argument, NULL, 'b'},
-    {"slack", required_argument, NULL, 's'},
     {"cupti", required_argument, NULL, 'c'},
     {"verbose", no_argument, NULL, 'v'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
-static const char *variable_of(int option) {
-  switch (option) {
-  case 'm':
-    return "RECVPOOL_MODE";
-  case 'r':
-    return "RECVPOOL_REPORT_DIR";
-  case 'i':
-    return "RECVPOOL_INTERVAL";
-  case 'b':
-    return "RECVPOOL_MIN_BYTES";
-  case 's':
-    return "RECVPOOL_SLACK";
-  case 'c':
-    return "RECVPOOL_CUPTI";
-  default:
-    return "RECVPOOL_VERBOSE";
-  }
+static const struct option *find_option(int value) {
+  const struct option *option = options;
+  while (option->name && option->val != value)
+    option++;
+  return option;
+}
+
+/* "plan-rank" -> "RECVPOOL_PLAN_RANK". */
+static const char *variable_of(int option, char *out, size_t out_size) {
+  snprintf(out, out_size, "RECVPOOL_%s", find_option(option)->name);
+  for (char *c = out; *c; c++)
+    *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+  return out;
 }
 
 static const struct rp_config_variable *row_of(int option) {
   const struct rp_config_variable *row = NULL;
+  char name[64];
+  variable_of(option, name, sizeof name);
   for (size_t i = 0; (row = rp_config_variable(i)) != NULL; i++)
-    if (strcmp(row->name, variable_of(option)) == 0) break;
+    if (strcmp(row->name, name) == 0) break;
   return row;
 }
 
 static int print_help(void) {
-  puts(
-      "Usage: recvpool run [OPTION...] -- COMMAND [ARGUMENT...]\n"
-      "Runs COMMAND with the agent attached and ends with its exit status (128 + N if signal N ended it).\n");
+  puts("Usage: recvpool run [OPTION...] -- COMMAND [ARGUMENT...]\n"
+       "Runs COMMAND with the agent attached and ends with its exit status (128 + N if signal N\n"
+       "ended it), or with 3 if it succeeded and --mode enforce reused memory unsafely.\n");
   for (const struct option *option = options; option->name; option++) {
     if (option->val == 'h') continue;
     const struct rp_config_variable *row = row_of(option->val);
     char shown[64];
     snprintf(shown, sizeof shown, "--%s%s%s", option->name, option->has_arg ? " " : "",
              option->has_arg ? row->values : "");
-    if (option->has_arg)
-      printf("  %-32s %s [%s]\n", shown, row->help, row->default_text);
-    else
-      printf("  %-32s %s\n", shown, row->help);
+    printf("  %s%*s%s", shown, HELP_COLUMN - 2 - (int)strlen(shown), "", row->help);
+    printf(option->has_arg ? " [%s]\n" : "\n", row->default_text);
   }
-  puts("  --help                           this text");
+  printf("  --help%*sthis text\n", HELP_COLUMN - 8, "");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
@@ -87,31 +97,44 @@ int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optin
   return RP_EXIT_USAGE;
 }
 
-/* Takes the options into the environment. Returns -1 to go on, else the exit status. */
-static int take_options(int argc, char **argv) {
-  struct rp_config config;
-  rp_config_defaults(&config);
+/* One option into `config` and the environment. Returns -1 to go on, else the exit status. */
+static int take_option(struct rp_config *config, int option, const char *value) {
+  char message[256], variable[64];
+  variable_of(option, variable, sizeof variable);
+  if (rp_config_set(config, variable, value, message, sizeof message) != RP_OK) {
+    rp_cmd_error("run", "--%s %s, not '%s'", find_option(option)->name, message, value);
+    return RP_EXIT_USAGE;
+  }
+  if (option == 'r') value = config->report_dir; /* absolute: the command may change its working directory */
+  if (option == 'p') value = config->plan_path;
+  if (setenv(variable, value, 1) == 0) return -1;
+  rp_cmd_error("run", "cannot set %s: %s", variable, strerror(errno));
+  return RP_EXIT_FAILURE;
+}
+
+/* Takes the options over what the environment says. Returns -1 to go on, else the exit status. */
+static int take_options(int argc, char **argv, struct rp_config *config) {
+  char warnings[16]; /* the agent will say it */
+  rp_config_read_environment(config, warnings, sizeof warnings);
   for (;;) {
     int before = optind;
     int option = getopt_long(argc, argv, "+:h", options, NULL);
     if (option == -1) return -1;
     if (option == 'h') return print_help();
     if (option == '?' || option == ':') return rp_cmd_bad_option("run", option, argv, before);
-    const char *value = option == 'v' ? "1" : optarg;
-    char message[256];
-    if (rp_config_set(&config, variable_of(option), value, message, sizeof message) != RP_OK) {
-      const struct option *named = options;
-      while (named->val != option)
-        named++;
-      rp_cmd_error("run", "--%s %s, not '%s'", named->name, message, value);
-      return RP_EXIT_USAGE;
-    }
-    if (option == 'r') value = config.report_dir; /* absolute: the command may change its working directory */
-    if (setenv(variable_of(option), value, 1) != 0) {
-      rp_cmd_error("run", "cannot set %s: %s", variable_of(option), strerror(errno));
-      return RP_EXIT_FAILURE;
-    }
+    int status = take_option(config, option, optarg ? optarg : "1");
+    if (status >= 0) return status;
   }
+}
+
+/* What would make the job run otherwise than asked is said before it starts. Returns as above. */
+static int check(const struct rp_config *config) {
+  char message[PATH_MAX + 512];
+  if (rp_config_check(config, true, message, sizeof message) == RP_OK &&
+      (config->mode != RP_MODE_ENFORCE || rp_enforce_plan_check(config, message, sizeof message) == RP_OK))
+    return -1;
+  rp_cmd_error("run", "%s", message);
+  return RP_EXIT_USAGE;
 }
 
 /* The library next to the command (build folder), relative to it (an install that was moved), or where it was
@@ -160,13 +183,45 @@ static int attach(void) {
   return -1;
 }
 
+/* The word by which the reports of this run are known; without one they are just not looked at. */
+static void name_run(struct rp_config *config) {
+  uint64_t random;
+  config->run[0] = '\0';
+  if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) return;
+  snprintf(config->run, sizeof config->run, "%016llx", (unsigned long long)random);
+  if (setenv("RECVPOOL_RUN", config->run, 1) != 0) config->run[0] = '\0';
+}
+
+static uint64_t monotonic_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* `status` is the command's; a failure of its own comes first. */
+static int judge(const struct rp_config *config, uint64_t since_ns, int status) {
+  struct rp__verdict verdict;
+  if (config->mode != RP_MODE_ENFORCE || !config->run[0]) return status;
+  rp__run_verdict(config->report_dir, config->run, since_ns, &verdict);
+  if (verdict.processes == 0) return status;
+  rp_cmd_error("run", "memory was reused unsafely, %llu times in %zu process%s; see recvpool report %s",
+               (unsigned long long)verdict.violations, verdict.processes, verdict.processes == 1 ? "" : "es",
+               verdict.path);
+  return status ? status : RP_EXIT_VIOLATIONS;
+}
+
 int rp_cmd_run(int argc, char **argv) {
-  int status = take_options(argc, argv);
+  static struct rp_config config;
+  int status = take_options(argc, argv, &config);
   if (status >= 0) return status;
   if (optind >= argc) {
     rp_cmd_error("run", "there is no command to run; write it after --: recvpool run -- COMMAND");
     return RP_EXIT_USAGE;
   }
-  status = attach();
-  return status >= 0 ? status : rp_cmd_spawn(argv + optind);
+  status = check(&config);
+  if (status < 0) status = attach();
+  if (status >= 0) return status;
+  if (config.mode == RP_MODE_ENFORCE) name_run(&config);
+  uint64_t since_ns = monotonic_ns();
+  return judge(&config, since_ns, rp_cmd_spawn(argv + optind));
 }

@@ -15,11 +15,15 @@
 
 #define RP_EXIT_FAILURE 1
 #define RP_EXIT_USAGE 2
+/** The command succeeded, and its reports tell of unsafe reuse that was not prevented. */
+#define RP_EXIT_VIOLATIONS 3
 
 /** Runs a command with the agent attached; passes its exit status through. */
 int rp_cmd_run(int argc, char **argv);
 /** Shows the reports of any number of processes. */
 int rp_cmd_report(int argc, char **argv);
+/** Ends the sharing of memory in a running process. */
+int rp_cmd_disable(int argc, char **argv);
 /** Plans pools from a schedule on paper. */
 int rp_cmd_plan(int argc, char **argv);
 

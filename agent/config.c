@@ -13,6 +13,8 @@ extern char **environ;
 
 #define PREFIX "RECVPOOL_"
 #define MAX_SLACK 1024u
+#define DEFAULT_SLACK 2u
+#define PATH_BYTES 4096u
 #define MIN_INTERVAL_SECONDS 0.05
 #define MAX_INTERVAL_SECONDS 3600.0
 /* How much of a bad value, or of an unknown name, a warning repeats: all variables together fit in one log
@@ -87,19 +89,41 @@ rp_status rp_parse_bytes(const char *text, uint64_t *out_bytes) {
   return RP_OK;
 }
 
+/* Place of `value` in `words`, or -1. */
+static int word_index(const char *value, const char *const *words, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (strcmp(value, words[i]) == 0) return (int)i;
+  return -1;
+}
+
+static const char *const mode_words[] = {"observe", "off", "enforce"}; /* by enum rp_mode */
+
+static const char *const policy_words[] = {"fallback", "report", "abort"}; /* by enum rp_pool_policy */
+static const char *const cupti_words[] = {"always", "off", "learn"};       /* by enum rp_cupti_policy */
+#define WORD(words, value) ((size_t)(value) < sizeof(words) / sizeof *(words) ? (words)[value] : "unknown")
+
+const char *rp_mode_name(enum rp_mode mode) {
+  return WORD(mode_words, mode);
+}
+
+const char *rp_on_violation_name(enum rp_pool_policy policy) {
+  return WORD(policy_words, policy);
+}
+
+const char *rp_cupti_policy_name(enum rp_cupti_policy policy) {
+  return WORD(cupti_words, policy);
+}
+
 static rp_status parse_mode(struct rp_config *config, const char *value) {
-  if (strcmp(value, "observe") == 0)
-    config->mode = RP_MODE_OBSERVE;
-  else if (strcmp(value, "off") == 0)
-    config->mode = RP_MODE_OFF;
-  else
-    return RP_ERROR_INVALID;
+  int index = word_index(value, mode_words, sizeof mode_words / sizeof mode_words[0]);
+  if (index < 0) return RP_ERROR_INVALID;
+  config->mode = (enum rp_mode)index;
   return RP_OK;
 }
 
 /* A relative path is made absolute here, since the program may change its working directory later. */
-static rp_status parse_report_dir(struct rp_config *config, const char *value) {
-  char full[sizeof config->report_dir];
+static rp_status parse_path(char *out, size_t out_size, const char *value) {
+  char full[PATH_BYTES];
   size_t used = 0;
   if (value[0] == '\0') return RP_ERROR_INVALID;
   if (value[0] != '/') {
@@ -108,8 +132,16 @@ static rp_status parse_report_dir(struct rp_config *config, const char *value) {
   }
   int wrote = snprintf(full + used, sizeof full - used, "%s%s", used ? "/" : "", value);
   if (wrote < 0 || (size_t)wrote >= sizeof full - used) return RP_ERROR_INVALID;
-  memcpy(config->report_dir, full, sizeof full);
+  snprintf(out, out_size, "%s", full);
   return RP_OK;
+}
+
+static rp_status parse_report_dir(struct rp_config *config, const char *value) {
+  return parse_path(config->report_dir, sizeof config->report_dir, value);
+}
+
+static rp_status parse_plan(struct rp_config *config, const char *value) {
+  return parse_path(config->plan_path, sizeof config->plan_path, value);
 }
 
 static rp_status parse_interval(struct rp_config *config, const char *value) {
@@ -123,43 +155,112 @@ static rp_status parse_interval(struct rp_config *config, const char *value) {
   return RP_OK;
 }
 
-static rp_status parse_min_bytes(struct rp_config *config, const char *value) {
+static rp_status parse_positive_bytes(const char *value, uint64_t *out) {
   uint64_t bytes;
   if (rp_parse_bytes(value, &bytes) != RP_OK || bytes == 0 || bytes > INT64_MAX) return RP_ERROR_INVALID;
-  config->min_bytes = bytes;
+  *out = bytes;
   return RP_OK;
 }
 
-static rp_status parse_slack(struct rp_config *config, const char *value) {
+static rp_status parse_min_bytes(struct rp_config *config, const char *value) {
+  return parse_positive_bytes(value, &config->min_bytes);
+}
+
+static rp_status parse_buffer_bytes(struct rp_config *config, const char *value) {
+  return parse_positive_bytes(value, &config->buffer_bytes);
+}
+
+static rp_status parse_whole(const char *value, uint32_t least, uint32_t most, uint32_t *out) {
   const char *end;
   uint64_t whole;
   double fraction;
   if (parse_decimal(value, &end, &whole, &fraction) != RP_OK || *end != '\0') return RP_ERROR_INVALID;
-  if (strchr(value, '.') || whole > MAX_SLACK) return RP_ERROR_INVALID;
-  config->slack = (uint32_t)whole;
+  if (strchr(value, '.') || whole < least || whole > most) return RP_ERROR_INVALID;
+  *out = (uint32_t)whole;
+  return RP_OK;
+}
+
+static rp_status parse_slack(struct rp_config *config, const char *value) {
+  bool found_by_agent = strcmp(value, "auto") == 0;
+  uint32_t slack = DEFAULT_SLACK;
+  if (!found_by_agent && parse_whole(value, 0, MAX_SLACK, &slack) != RP_OK) return RP_ERROR_INVALID;
+  config->slack = slack;
+  config->slack_auto = found_by_agent;
+  return RP_OK;
+}
+
+static rp_status parse_slots(struct rp_config *config, const char *value) {
+  return parse_whole(value, 1, RP_CONFIG_MAX_SLOTS, &config->slots);
+}
+
+static rp_status parse_plan_rank(struct rp_config *config, const char *value) {
+  uint32_t rank;
+  if (parse_whole(value, 0, INT32_MAX, &rank) != RP_OK) return RP_ERROR_INVALID;
+  config->plan_rank = (int32_t)rank;
+  return RP_OK;
+}
+
+static rp_status parse_flag(const char *value, bool *out) {
+  if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0) return RP_ERROR_INVALID;
+  *out = value[0] == '1';
   return RP_OK;
 }
 
 static rp_status parse_verbose(struct rp_config *config, const char *value) {
-  if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0) return RP_ERROR_INVALID;
-  config->verbose = value[0] == '1';
+  return parse_flag(value, &config->verbose);
+}
+
+static rp_status parse_strict(struct rp_config *config, const char *value) {
+  return parse_flag(value, &config->strict);
+}
+
+static rp_status parse_on_violation(struct rp_config *config, const char *value) {
+  _Static_assert(RP_POOL_ON_STALE_FALLBACK == 0 && RP_POOL_ON_STALE_REPORT == 1 &&
+                     RP_POOL_ON_STALE_ABORT == 2,
+                 "the words are in the order of the policies");
+  int index = word_index(value, policy_words, sizeof policy_words / sizeof policy_words[0]);
+  if (index < 0) return RP_ERROR_INVALID;
+  config->on_violation = (enum rp_pool_policy)index;
+  return RP_OK;
+}
+
+/* It becomes part of no path, but of reports. */
+static rp_status parse_run(struct rp_config *config, const char *value) {
+  size_t length = strlen(value);
+  if (length == 0 || length >= sizeof config->run) return RP_ERROR_INVALID;
+  if (strspn(value, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-") != length)
+    return RP_ERROR_INVALID;
+  memcpy(config->run, value, length + 1);
   return RP_OK;
 }
 
 static rp_status parse_cupti(struct rp_config *config, const char *value) {
-  if (strcmp(value, "always") == 0)
-    config->cupti = RP_CUPTI_ALWAYS;
-  else if (strcmp(value, "off") == 0)
-    config->cupti = RP_CUPTI_OFF;
-  else
-    return RP_ERROR_INVALID;
+  int index = word_index(value, cupti_words, sizeof cupti_words / sizeof cupti_words[0]);
+  if (index < 0) return RP_ERROR_INVALID;
+  config->cupti = (enum rp_cupti_policy)index;
   return RP_OK;
 }
 
 static const struct variable variables[] = {
-    {{"RECVPOOL_MODE", "observe | off", "observe", "trace and report, or do nothing"},
-     "observe or off",
+    {{"RECVPOOL_MODE", "observe | enforce | off", "observe",
+      "trace and report, also share the memory of receive buffers, or do nothing"},
+     "observe, enforce or off",
      parse_mode},
+    {{"RECVPOOL_PLAN", "FILE", "none: learn from two steps",
+      "enforce from the first step by this plan of recvpool plan --output"},
+     "the path of a plan",
+     parse_plan},
+    {{"RECVPOOL_PLAN_RANK", "RANK", "RANK of the launcher, where the job has as many ranks as the plan",
+      "which rank of the plan this process is"},
+     "a whole number, at least 0",
+     parse_plan_rank},
+    {{"RECVPOOL_BUFFER_BYTES", "BYTES", "any", "enforce for receives of this size only"},
+     "bytes, at least 1, as in 10485760 or 10MiB",
+     parse_buffer_bytes},
+    {{"RECVPOOL_SLOTS", "COUNT", "none: learn from two steps",
+      "enforce from the first step with this many buffers of that size for each peer, 1 to 65536"},
+     "a whole number, 1 to 65536",
+     parse_slots},
     {{"RECVPOOL_REPORT_DIR", "DIR",
       "$XDG_RUNTIME_DIR/recvpool, else /run/recvpool for root, else /tmp/recvpool-UID",
       "where each process writes its report"},
@@ -171,12 +272,28 @@ static const struct variable variables[] = {
     {{"RECVPOOL_MIN_BYTES", "BYTES", "64KiB", "receives smaller than this are not looked at"},
      "bytes, at least 1, as in 65536 or 64KiB",
      parse_min_bytes},
-    {{"RECVPOOL_SLACK", "COUNT", "2", "slots beyond the measured depth, 0 to 1024"},
-     "a whole number, 0 to 1024",
+    {{"RECVPOOL_SLACK", "COUNT | auto", "2",
+      "slots beyond the measured depth, 0 to 1024, or auto: as few as let no receive wait"},
+     "a whole number, 0 to 1024, or auto",
      parse_slack},
-    {{"RECVPOOL_CUPTI", "always | off", "always", "hold the only CUPTI subscription, or leave it to others"},
-     "always or off",
+    {{"RECVPOOL_ON_VIOLATION", "report | fallback | abort", "fallback",
+      "what unsafe reuse that could not be prevented leads to: a line in the report, also the end of "
+      "sharing, "
+      "or the end of the process"},
+     "report, fallback or abort",
+     parse_on_violation},
+    {{"RECVPOOL_STRICT", "0 | 1", "0",
+      "take memory away from released buffers, so that an unseen access fails instead of reading wrong data; "
+      "slow"},
+     "0 or 1",
+     parse_strict},
+    {{"RECVPOOL_CUPTI", "always | learn | off", "always",
+      "hold the only CUPTI subscription, give it back once memory is shared, or leave it to others"},
+     "always, learn or off",
      parse_cupti},
+    {{"RECVPOOL_RUN", "WORD", "none", "set by recvpool run: which run a report belongs to"},
+     "up to 63 letters, digits, dots, dashes and underscores",
+     parse_run},
     {{"RECVPOOL_VERBOSE", "0 | 1", "0", "say on stderr what the agent does"}, "0 or 1", parse_verbose},
 };
 #define VARIABLE_COUNT (sizeof variables / sizeof variables[0])
@@ -207,8 +324,10 @@ void rp_config_defaults(struct rp_config *config) {
   config->mode = RP_MODE_OBSERVE;
   config->interval_seconds = 5;
   config->min_bytes = 64 << 10;
-  config->slack = 2;
+  config->slack = DEFAULT_SLACK;
   config->cupti = RP_CUPTI_ALWAYS;
+  config->plan_rank = -1;
+  config->on_violation = RP_POOL_ON_STALE_FALLBACK;
   rp_config_default_report_dir(config->report_dir, sizeof config->report_dir);
 }
 
@@ -267,10 +386,78 @@ static void read_one(struct rp_config *config, const char *entry, struct line *l
   line_add(line, "' must be %s", variable->rule);
 }
 
-void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
-  struct line line = {warnings, warnings_size, 0};
-  if (warnings_size) warnings[0] = '\0';
+/* "--buffer-bytes" or "RECVPOOL_BUFFER_BYTES": `option` is the former without dashes. */
+static const char *shown_name(const char *option, bool options, char *out, size_t out_size) {
+  snprintf(out, out_size, "%s%s", options ? "--" : PREFIX, option);
+  for (char *c = out + 2; !options && *c; c++)
+    *c = *c == '-' ? '_' : *c >= 'a' && *c <= 'z' ? (char)(*c - 'a' + 'A') : *c;
+  return out;
+}
+
+rp_status rp_config_check(const struct rp_config *config, bool options, char *message, size_t message_size) {
+  bool enforce = config->mode == RP_MODE_ENFORCE, plan = config->plan_path[0] != '\0';
+  const struct {
+    bool wrong;
+    const char *option, *middle, *other, *end;
+  } rules[] = {
+      {plan && config->buffer_bytes, "plan", " and ", "buffer-bytes",
+       " exclude each other: the plan has sizes"},
+      {plan && config->slots, "plan", " and ", "slots", " exclude each other: the plan has the slots"},
+      {plan && config->slack_auto, "plan", " and ", "slack",
+       " auto exclude each other: the plan has the slots"},
+      {config->slots && config->slack_auto, "slots", " and ", "slack",
+       " auto exclude each other: the number of slots is given"},
+      {config->slots && !config->buffer_bytes, "slots", " needs ", "buffer-bytes", ": of which receives?"},
+      {config->plan_rank >= 0 && !plan, "plan-rank", " needs ", "plan", ": a rank of which plan?"},
+      {plan && !enforce, "plan", " needs ", "mode", " enforce"},
+      {config->buffer_bytes && !enforce, "buffer-bytes", " needs ", "mode", " enforce"},
+      {config->strict && !enforce, "strict", " needs ", "mode", " enforce"},
+      {config->on_violation != RP_POOL_ON_STALE_FALLBACK && !enforce, "on-violation", " needs ", "mode",
+       " enforce"},
+      {config->cupti == RP_CUPTI_LEARN && !enforce, "cupti", " learn needs ", "mode", " enforce"},
+  };
+  if (config->mode == RP_MODE_OFF) return RP_OK; /* nothing is done with any of them */
+  for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+    char one[64], two[64];
+    if (!rules[i].wrong) continue;
+    snprintf(message, message_size, "%s%s%s%s", shown_name(rules[i].option, options, one, sizeof one),
+             rules[i].middle, shown_name(rules[i].other, options, two, sizeof two), rules[i].end);
+    return RP_ERROR_INVALID;
+  }
+  return RP_OK;
+}
+
+/* A job must not be harmed by what its environment says: it runs, observed. */
+static void settle(struct rp_config *config, struct line *line) {
+  static const char word[] = "contradiction: ";
+  char message[sizeof config->problem - sizeof word];
+  if (rp_config_check(config, false, message, sizeof message) == RP_OK) return;
+  snprintf(config->problem, sizeof config->problem, "%s%s", word, message);
+  config->mode = RP_MODE_OBSERVE;
+  config->plan_path[0] = '\0';
+  config->plan_rank = -1;
+  config->buffer_bytes = 0;
+  config->slots = 0;
+  config->strict = false;
+  config->on_violation = RP_POOL_ON_STALE_FALLBACK;
+  if (config->cupti == RP_CUPTI_LEARN) config->cupti = RP_CUPTI_ALWAYS;
+  line_add(line, "%s%s; the job is observed only", line->used ? "; " : "", message);
+}
+
+static void read_environment(struct rp_config *config, struct line *line) {
+  if (line->size) line->text[0] = '\0';
   rp_config_defaults(config);
   for (char **entry = environ; entry && *entry; entry++)
-    if (strncmp(*entry, PREFIX, sizeof PREFIX - 1) == 0) read_one(config, *entry, &line);
+    if (strncmp(*entry, PREFIX, sizeof PREFIX - 1) == 0) read_one(config, *entry, line);
+}
+
+void rp_config_read_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
+  struct line line = {warnings, warnings_size, 0};
+  read_environment(config, &line);
+}
+
+void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size) {
+  struct line line = {warnings, warnings_size, 0};
+  read_environment(config, &line);
+  settle(config, &line);
 }

@@ -9,20 +9,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "pool/pool.h"
 #include "recvpool/status.h"
 
-enum rp_mode { RP_MODE_OBSERVE = 0, RP_MODE_OFF = 1 };
-/** Who holds the CUPTI subscription: the agent, or others. */
-enum rp_cupti_policy { RP_CUPTI_ALWAYS = 0, RP_CUPTI_OFF = 1 };
+#define RP_CONFIG_MAX_SLOTS 65536u
+
+/** What the agent does: measure, really share memory, or nothing. */
+enum rp_mode { RP_MODE_OBSERVE = 0, RP_MODE_OFF = 1, RP_MODE_ENFORCE = 2 };
+/** Who holds the CUPTI subscription: the agent, others, or the agent until its pool is on. */
+enum rp_cupti_policy { RP_CUPTI_ALWAYS = 0, RP_CUPTI_OFF = 1, RP_CUPTI_LEARN = 2 };
 
 struct rp_config {
-  enum rp_mode mode;          /**< RECVPOOL_MODE = observe | off */
+  enum rp_mode mode;          /**< RECVPOOL_MODE = observe | enforce | off */
   char report_dir[4096];      /**< RECVPOOL_REPORT_DIR; resolved default, see rp_config_default_report_dir */
   double interval_seconds;    /**< RECVPOOL_INTERVAL = 0.05 .. 3600, default 5 */
   uint64_t min_bytes;         /**< RECVPOOL_MIN_BYTES, bytes or 64KiB / 1MiB …, default 64KiB */
-  uint32_t slack;             /**< RECVPOOL_SLACK = 0 .. 1024, default 2 */
+  uint32_t slack;             /**< RECVPOOL_SLACK = 0 .. 1024, default 2; with slack_auto: to begin with */
+  bool slack_auto;            /**< RECVPOOL_SLACK = auto: the agent finds the smallest that is enough */
   bool verbose;               /**< RECVPOOL_VERBOSE = 0 | 1 */
-  enum rp_cupti_policy cupti; /**< RECVPOOL_CUPTI = always | off */
+  enum rp_cupti_policy cupti; /**< RECVPOOL_CUPTI = always | learn | off */
+  char plan_path[4096];       /**< RECVPOOL_PLAN = file, absolute; "" = none */
+  int32_t plan_rank;     /**< RECVPOOL_PLAN_RANK: which rank of the plan this process is; -1 = not said */
+  uint64_t buffer_bytes; /**< RECVPOOL_BUFFER_BYTES: only receives of this size; 0 = any */
+  uint32_t slots;        /**< RECVPOOL_SLOTS = 1 .. 65536: K for each peer, from step 1; 0 = not said */
+  enum rp_pool_policy on_violation; /**< RECVPOOL_ON_VIOLATION = report | fallback | abort */
+  bool strict;                      /**< RECVPOOL_STRICT = 0 | 1 */
+  char run[64];                     /**< RECVPOOL_RUN: which `recvpool run` started the job; "" = none */
+  /** Why less is done than was asked for: the environment contradicts itself, and the values for enforcing
+   * were put back to their defaults. "contradiction: sentence", or "". */
+  char problem[256];
 };
 
 /** One row of the table of variables, for help texts. Strings are static. */
@@ -40,15 +55,28 @@ const struct rp_config_variable *rp_config_variable(size_t index);
 void rp_config_defaults(struct rp_config *config);
 
 /** Reads the environment. Nonsense keeps the default of its variable and is described in `warnings` (one line
- * for all of them, "" if there is none, cut to size); unknown RECVPOOL_ names are described too. Never fails.
+ * for all of them, "" if there is none, cut to size); unknown RECVPOOL_ names are described too. Values that
+ * contradict each other (rp_config_check) make it observe, see rp_config.problem. Never fails.
  * Reads the environment only, allocates nothing; call it before threads may call setenv. */
 void rp_config_from_environment(struct rp_config *config, char *warnings, size_t warnings_size);
+/** The same without a look at contradictions. */
+void rp_config_read_environment(struct rp_config *config, char *warnings, size_t warnings_size);
 
 /** Checks and parses the value for one variable (as the command does with its options). On RP_ERROR_INVALID,
  * `message` says what the value must be ("must be …"); RP_ERROR_NOT_FOUND: no such variable. A failure leaves
  * `config` as it was. */
 rp_status rp_config_set(struct rp_config *config, const char *variable, const char *value, char *message,
                         size_t message_size);
+
+/** Whether the values can be meant together. RP_ERROR_INVALID: `message` names two that contradict each other
+ * and the mend, by the names of variables or, where `options`, of the options of `recvpool run`. Reads no
+ * file. */
+rp_status rp_config_check(const struct rp_config *config, bool options, char *message, size_t message_size);
+
+/** Words as the variables have them, never NULL. */
+const char *rp_mode_name(enum rp_mode mode);
+const char *rp_on_violation_name(enum rp_pool_policy policy);
+const char *rp_cupti_policy_name(enum rp_cupti_policy policy);
 
 /** $XDG_RUNTIME_DIR/recvpool, else /run/recvpool for root, else /tmp/recvpool-UID. */
 void rp_config_default_report_dir(char *out, size_t out_size);

@@ -10,7 +10,7 @@
 /* Never touched: the driver and the tools' library call each other in ways that are no business of ours. */
 static const char *const skip[] = {"libcuda.so", "libcupti.so", "librecvpool.so", NULL};
 
-#define HOOKS_MAX 256
+#define HOOKS_MAX 512
 static struct rp_hook all[HOOKS_MAX]; /* the tables of hooks_*.c, one after the other */
 static size_t all_count;
 static pthread_once_t joined = PTHREAD_ONCE_INIT;
@@ -20,10 +20,10 @@ static void join(void) {
     const struct rp_hook *hooks;
     size_t count;
   } tables[] = {
-      {rp_hooks_nccl, rp_hooks_nccl_count},
-      {rp_hooks_memory, rp_hooks_memory_count},
-      {rp_hooks_work, rp_hooks_work_count},
-      {rp_hooks_order, rp_hooks_order_count},
+      {rp_hooks_nccl, rp_hooks_nccl_count},       {rp_hooks_collectives, rp_hooks_collectives_count},
+      {rp_hooks_memory, rp_hooks_memory_count},   {rp_hooks_pointers, rp_hooks_pointers_count},
+      {rp_hooks_context, rp_hooks_context_count}, {rp_hooks_work, rp_hooks_work_count},
+      {rp_hooks_copies, rp_hooks_copies_count},   {rp_hooks_order, rp_hooks_order_count},
   };
   for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
     for (size_t j = 0; j < tables[i].count && all_count < HOOKS_MAX; j++)

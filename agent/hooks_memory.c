@@ -1,10 +1,13 @@
 /* Allocations and frees, of the runtime and of the driver. An allocation is told after the call and only if
  * it succeeded, a free before it. While one of these is in the call stack, CUPTI's view of it is left aside.
- */
+ * Where buffers share memory, candidates come from the pools and the driver is not asked. */
+#include <dlfcn.h>
+#include <stdatomic.h>
 #include <stddef.h>
 
 #include "agent/abi.h"
 #include "agent/agent.h"
+#include "agent/enforce.h"
 #include "agent/hooks.h"
 #include "agent/state.h"
 
@@ -29,16 +32,86 @@ static void tell(enum rp_event_kind kind, uint64_t address, uint64_t bytes, uint
     return result;                                                                                           \
   }
 
-#define RELEASE(name, parameters, arguments, address, stream, api)                                           \
-  RP_HOOK(int, name, parameters) {                                                                           \
-    if (rp_call_begin(RP_CALL_ALLOC))                                                                        \
-      tell(RP_EVENT_FREE, (uint64_t)(uintptr_t)(address), 0, (stream), (api));                               \
-    int result = real_##name arguments;                                                                      \
+static bool asks(void) {
+  return rp_enforce_on() && rp_call_is_programs(RP_CALL_ALLOC);
+}
+
+/* ---- pools: allocating ---- */
+
+/* The runtime makes its context when it is first needed; freeing nothing is the documented way to ask for it.
+ */
+static void make_context(void *malloc_function) {
+  static _Atomic(void *) found;
+  void *function = atomic_load_explicit(&found, memory_order_relaxed);
+  Dl_info info;
+  if (rp_driver_current_device() >= 0) return;
+  if (!function && dladdr(malloc_function, &info) && info.dli_fname) {
+    void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    function = handle ? dlsym(handle, "cudaFree") : NULL;
+    if (handle) (void)dlclose(handle);
+    atomic_store_explicit(&found, function, memory_order_relaxed);
+  }
+  if (function) (void)((int (*)(void *))function)(NULL);
+}
+
+/* True: *out is memory of a pool. `runtime` is cudaMalloc itself, NULL for the driver's call. */
+static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
+  uint64_t started = rp_cost_begin();
+  bool taken = false;
+  if (asks() && out && rp_enforce_may_want(bytes)) {
+    if (tells) rp_hook_look_for_modules();
+    if (runtime) make_context(runtime);
+    taken = rp_enforce_allocate(bytes, out);
+  }
+  rp_cost_end(started);
+  return taken;
+}
+
+#define POOLED(name, type, runtime)                                                                          \
+  RP_HOOK(int, name, (type * out, size_t bytes)) {                                                           \
+    bool ours = rp_call_begin(RP_CALL_ALLOC);                                                                \
+    int result = RP_ABI_SUCCESS;                                                                             \
+    uint64_t address = 0;                                                                                    \
+    if (from_pool(out ? &address : NULL, bytes, ours, (runtime) ? (void *)real_##name : NULL)) {             \
+      *out = (type)(uintptr_t)address;                                                                       \
+    } else {                                                                                                 \
+      if (ours) rp_hook_look_for_modules();                                                                  \
+      result = real_##name(out, bytes);                                                                      \
+      if (ours && result == RP_ABI_SUCCESS && out)                                                           \
+        tell(RP_EVENT_ALLOC, (uint64_t)(uintptr_t)*out, bytes, 0, RP_ALLOC_MALLOC);                          \
+    }                                                                                                        \
     rp_call_end(RP_CALL_ALLOC);                                                                              \
     return result;                                                                                           \
   }
 
-ALLOCATION(cudaMalloc, (void **out, size_t bytes), (out, bytes), out, bytes, RP_ALLOC_MALLOC)
+/* ---- pools: freeing ---- */
+
+/* True: the address is, or was, a pool's; *result is what the program gets. */
+static bool to_pool(uint64_t address, uint64_t stream, int *result) {
+  if (!address || !asks()) return false;
+  uint64_t started = rp_cost_begin();
+  enum rp_enforce_freed freed = rp_enforce_free(address, stream);
+  rp_cost_end(started);
+  *result = freed == RP_ENFORCE_FREED ? RP_ABI_SUCCESS : RP_ABI_INVALID_VALUE;
+  return freed != RP_ENFORCE_NOT_OURS;
+}
+
+#define RELEASE(name, parameters, arguments, address, stream, api)                                           \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    bool ours = rp_call_begin(RP_CALL_ALLOC);                                                                \
+    int result;                                                                                              \
+    if (!to_pool((uint64_t)(uintptr_t)(address), (stream), &result)) {                                       \
+      if (ours) tell(RP_EVENT_FREE, (uint64_t)(uintptr_t)(address), 0, (stream), (api));                     \
+      result = real_##name arguments;                                                                        \
+    }                                                                                                        \
+    rp_call_end(RP_CALL_ALLOC);                                                                              \
+    return result;                                                                                           \
+  }
+
+typedef void *runtime_pointer;
+typedef uint64_t driver_pointer;
+POOLED(cudaMalloc, runtime_pointer, true)
+POOLED(cuMemAlloc_v2, driver_pointer, false)
 ALLOCATION(cudaMallocPitch, (void **out, size_t *pitch, size_t width, size_t height),
            (out, pitch, width, height), out, pitch ? *pitch *height : width *height, RP_ALLOC_MALLOC)
 ALLOCATION(cudaMallocManaged, (void **out, size_t bytes, unsigned flags), (out, bytes, flags), out, bytes,
@@ -51,7 +124,6 @@ ALLOCATION(cudaMallocFromPoolAsync, (void **out, size_t bytes, void *pool, void 
            (out, bytes, pool, stream), out, bytes, RP_ALLOC_ASYNC)
 ALLOCATION(cudaMallocFromPoolAsync_ptsz, (void **out, size_t bytes, void *pool, void *stream),
            (out, bytes, pool, stream), out, bytes, RP_ALLOC_ASYNC)
-ALLOCATION(cuMemAlloc_v2, (uint64_t * out, size_t bytes), (out, bytes), out, bytes, RP_ALLOC_MALLOC)
 ALLOCATION(cuMemAllocAsync, (uint64_t * out, size_t bytes, void *stream), (out, bytes, stream), out, bytes,
            RP_ALLOC_ASYNC)
 ALLOCATION(cuMemAllocAsync_ptsz, (uint64_t * out, size_t bytes, void *stream), (out, bytes, stream), out,

@@ -6,6 +6,7 @@
 
 #include "agent/abi.h"
 #include "agent/agent.h"
+#include "agent/enforce.h"
 #include "agent/hooks.h"
 #include "agent/state.h"
 
@@ -20,23 +21,41 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
 }
 #define HASH_START 0xcbf29ce484222325u
 
-/* ---- transfers ---- */
-
-static void tell_transfer(bool receive, const void *buffer, size_t count, int type, int peer,
-                          const void *comm, const void *stream) {
-  uint64_t started = rp_cost_begin();
-  rp_agent_transfer(receive, HANDLE(comm), peer, HANDLE(buffer),
-                    (uint64_t)count * rp_abi_nccl_type_bytes(type), rp_hook_stream(stream, 0));
-  rp_cost_end(started);
+/* Whether buffers share memory, whatever else is off. */
+static bool asks(void) {
+  return rp_enforce_on() && rp_call_is_programs(RP_CALL_NCCL);
 }
 
-#define TRANSFER(name, pointer, receive)                                                                     \
+/* ---- transfers ---- */
+
+static void tell_transfer(struct rp_enforce_transfer *transfer) {
+  rp_agent_transfer(transfer->receive, transfer->comm, transfer->peer, transfer->address, transfer->bytes,
+                    &transfer->site, &transfer->seq, &transfer->time_ns);
+}
+
+/* False: the call must not be made. */
+static bool begin_transfer(struct rp_enforce_transfer *transfer, bool tells, const void *stream) {
+  uint64_t started = rp_cost_begin();
+  if (tells) rp_hook_look_for_modules();
+  transfer->site = rp_agent_site(rp_hook_stream(stream, 0));
+  if (tells) tell_transfer(transfer);
+  bool allowed = rp_enforce_transfer_before(transfer);
+  rp_cost_end(started);
+  return allowed;
+}
+
+#define TRANSFER(name, pointer, is_receive)                                                                  \
   RP_HOOK(int, name, (pointer buffer, size_t count, int type, int peer, void *comm, void *stream)) {         \
-    if (rp_call_begin(RP_CALL_NCCL)) {                                                                       \
-      rp_hook_look_for_modules();                                                                            \
-      tell_transfer(receive, buffer, count, type, peer, comm, stream);                                       \
-    }                                                                                                        \
-    int result = real_##name(buffer, count, type, peer, comm, stream);                                       \
+    struct rp_enforce_transfer transfer = {.receive = (is_receive),                                          \
+                                           .mode = RP_POOL_READ,                                             \
+                                           .peer = peer,                                                     \
+                                           .comm = HANDLE(comm),                                             \
+                                           .address = HANDLE(buffer),                                        \
+                                           .bytes = (uint64_t)count * rp_abi_nccl_type_bytes(type)};         \
+    bool tells = rp_call_begin(RP_CALL_NCCL), refused = false;                                               \
+    if (tells || asks()) refused = !begin_transfer(&transfer, tells, stream);                                \
+    int result = refused ? RP_ABI_NCCL_SYSTEM_ERROR : real_##name(buffer, count, type, peer, comm, stream);  \
+    if (!refused) rp_enforce_transfer_after(&transfer, result == RP_ABI_SUCCESS);                            \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \
   }
@@ -53,15 +72,30 @@ static void tell_group(bool start) {
   rp_cost_end(started);
 }
 
+static void begin_group(bool tells) {
+  if (rp_thread.group_depth++ != 0) return;
+  if (tells) tell_group(true);
+  rp_enforce_group_begin();
+}
+
+/* Whether this end, about to be called, is that of the outermost group. */
+static bool end_group(bool tells) {
+  if (rp_thread.group_depth == 0 || --rp_thread.group_depth != 0) return false;
+  if (tells) tell_group(false);
+  return true;
+}
+
 #define GROUP(name, start)                                                                                   \
   RP_HOOK(int, name, (void)) {                                                                               \
-    bool ours = rp_call_begin(RP_CALL_NCCL);                                                                 \
-    if (start) {                                                                                             \
-      if (ours && rp_thread.group_depth++ == 0) tell_group(true);                                            \
-    } else if (ours && rp_thread.group_depth > 0 && --rp_thread.group_depth == 0) {                          \
-      tell_group(false);                                                                                     \
-    }                                                                                                        \
+    bool tells = rp_call_begin(RP_CALL_NCCL), outermost = false;                                             \
+    if (!rp_call_is_programs(RP_CALL_NCCL))                                                                  \
+      outermost = false; /* its own */                                                                       \
+    else if (start)                                                                                          \
+      begin_group(tells);                                                                                    \
+    else                                                                                                     \
+      outermost = end_group(tells);                                                                          \
     int result = real_##name();                                                                              \
+    if (outermost) rp_enforce_group_end(result == RP_ABI_SUCCESS);                                           \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \
   }
@@ -195,10 +229,12 @@ SPLIT(pncclCommSplit)
 
 #define COMM_END(name, aborted)                                                                              \
   RP_HOOK(int, name, (void *comm)) {                                                                         \
-    if (rp_call_begin(RP_CALL_NCCL) && comm) {                                                               \
+    bool tells = rp_call_begin(RP_CALL_NCCL);                                                                \
+    if (tells && comm) {                                                                                     \
       forget_splits(comm);                                                                                   \
       rp_agent_comm_destroy(HANDLE(comm), aborted);                                                          \
     }                                                                                                        \
+    if ((aborted) && comm && (tells || asks())) rp_enforce_interrupt();                                      \
     int result = real_##name(comm);                                                                          \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \
@@ -207,6 +243,28 @@ COMM_END(ncclCommDestroy, false)
 COMM_END(pncclCommDestroy, false)
 COMM_END(ncclCommAbort, true)
 COMM_END(pncclCommAbort, true)
+
+/* ---- registrations: NCCL may keep what lies behind an address ---- */
+
+static bool register_range(const void *buffer, size_t bytes) {
+  return !asks() || rp_enforce_flag(HANDLE(buffer), bytes, RP_POOL_FLAG_REGISTERED, RP_EVENT_NONE);
+}
+
+#define REGISTER(name, parameters, arguments)                                                                \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    (void)rp_call_begin(RP_CALL_NCCL);                                                                       \
+    int result = register_range(buffer, bytes) ? real_##name arguments : RP_ABI_NCCL_SYSTEM_ERROR;           \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
+  }
+REGISTER(ncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle),
+         (comm, buffer, bytes, handle))
+REGISTER(pncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle),
+         (comm, buffer, bytes, handle))
+REGISTER(ncclCommWindowRegister, (void *comm, void *buffer, size_t bytes, void **window, int flags),
+         (comm, buffer, bytes, window, flags))
+REGISTER(pncclCommWindowRegister, (void *comm, void *buffer, size_t bytes, void **window, int flags),
+         (comm, buffer, bytes, window, flags))
 
 /* ---- calls that only have to be known as NCCL's ---- */
 
@@ -219,28 +277,8 @@ COMM_END(pncclCommAbort, true)
   }
 BRACKET(ncclCommFinalize, (void *comm), (comm))
 BRACKET(pncclCommFinalize, (void *comm), (comm))
-BRACKET(ncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle),
-        (comm, buffer, bytes, handle))
-BRACKET(pncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle),
-        (comm, buffer, bytes, handle))
 BRACKET(ncclCommDeregister, (void *comm, void *handle), (comm, handle))
 BRACKET(pncclCommDeregister, (void *comm, void *handle), (comm, handle))
-BRACKET(ncclAllReduce,
-        (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream),
-        (from, to, count, type, operation, comm, stream))
-BRACKET(ncclReduceScatter,
-        (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream),
-        (from, to, count, type, operation, comm, stream))
-BRACKET(ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, void *stream),
-        (from, to, count, type, comm, stream))
-BRACKET(ncclBroadcast,
-        (const void *from, void *to, size_t count, int type, int root, void *comm, void *stream),
-        (from, to, count, type, root, comm, stream))
-BRACKET(ncclReduce,
-        (const void *from, void *to, size_t count, int type, int operation, int root, void *comm,
-         void *stream),
-        (from, to, count, type, operation, root, comm, stream))
-
 const struct rp_hook rp_hooks_nccl[] = {
     RP_HOOK_ENTRY(ncclRecv),
     RP_HOOK_ENTRY(pncclRecv),
@@ -268,12 +306,9 @@ const struct rp_hook rp_hooks_nccl[] = {
     RP_HOOK_ENTRY(pncclCommFinalize),
     RP_HOOK_ENTRY(ncclCommRegister),
     RP_HOOK_ENTRY(pncclCommRegister),
+    RP_HOOK_ENTRY(ncclCommWindowRegister),
+    RP_HOOK_ENTRY(pncclCommWindowRegister),
     RP_HOOK_ENTRY(ncclCommDeregister),
     RP_HOOK_ENTRY(pncclCommDeregister),
-    RP_HOOK_ENTRY(ncclAllReduce),
-    RP_HOOK_ENTRY(ncclReduceScatter),
-    RP_HOOK_ENTRY(ncclAllGather),
-    RP_HOOK_ENTRY(ncclBroadcast),
-    RP_HOOK_ENTRY(ncclReduce),
 };
 const size_t rp_hooks_nccl_count = sizeof rp_hooks_nccl / sizeof rp_hooks_nccl[0];

@@ -1,6 +1,6 @@
-/* Launches, copies and memsets. They are CUPTI's to report; these wrappers report only while there is no
- * CUPTI, and look the layout of a kernel up ahead of its first launch, where asking the driver is free of
- * risk. */
+/* Launches, and what the wrappers of all work do. Where buffers share memory they ask the guards before the
+ * call, and CUPTI's view of it is left aside. Otherwise they report only while there is no CUPTI, and look
+ * the layout of a kernel up ahead of its first launch, where asking the driver is free of risk. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -8,7 +8,10 @@
 
 #include "agent/abi.h"
 #include "agent/agent.h"
+#include "agent/enforce.h"
 #include "agent/hooks.h"
+#include "agent/hooks_work.h"
+#include "agent/ordering.h"
 #include "agent/state.h"
 
 typedef int get_function(void **function, const void *symbol);
@@ -72,85 +75,84 @@ static uint64_t function_of(const void *symbol, void *launch_function, uint64_t 
   return function;
 }
 
-static void take_runtime_launch(const void *symbol, void *launch_function, void **params, uint64_t stream,
-                                uint32_t flags) {
-  if (rp_thread.depth[RP_CALL_NCCL]) return;
-  uint64_t function = function_of(symbol, launch_function, stream);
-  if (rp_cupti_active() || !function) return;
+/* ---- one call ---- */
+
+void rp__work_begin(struct rp_hook_work *call, const struct rp_cuda_work *order) {
+  call->tells = true;
+  rp_thread.handled = 1;
+  call->refused = call->asks && call->hit && !rp_enforce_work_before(&call->work);
+  call->order = *order;
+  call->begun = rp_ordering_work_begin(&call->order);
+}
+
+void rp__work_end(struct rp_hook_work *call, bool succeeded) {
+  if (call->asks && call->hit && !call->refused) rp_enforce_work_after(&call->work, succeeded);
+  if (!call->asks && call->hit && succeeded) rp_agent_seen(&call->work);
+  rp_ordering_work_end(&call->order, call->begun, succeeded);
+  rp_thread.handled = 0;
+}
+
+/* ---- launches ---- */
+
+static void take_launch(struct rp_hook_work *call, const struct rp_cuda_launch *launch,
+                        const struct rp_cuda_work *order) {
+  if (!rp_hook_work_tells(call)) return;
   uint64_t started = rp_cost_begin();
-  const struct rp_cuda_launch launch = {
-      .function = function, .stream = stream, .event_flags = flags, .params = params};
-  rp_agent_launch(&launch);
+  call->hit = launch->function && rp_agent_launch(launch, &call->words, &call->work);
+  rp__work_begin(call, order);
   rp_cost_end(started);
 }
 
-static void take_driver_launch(void *function, void **params, void **extra, uint64_t stream, uint32_t flags) {
-  if (rp_cupti_active()) return;
-  uint64_t started = rp_cost_begin();
+static void take_runtime_launch(struct rp_hook_work *call, const void *symbol, void *launch_function,
+                                void **params, uint64_t stream, const void *config, uint32_t flags) {
+  if (rp_thread.depth[RP_CALL_NCCL]) return;
+  uint64_t function = function_of(symbol, launch_function, stream);
+  const struct rp_cuda_launch launch = {
+      .function = function, .stream = stream, .event_flags = flags, .params = params};
+  const struct rp_cuda_work order = {.stream = stream, .event_flags = flags, .runtime_config = config};
+  if (function || !rp_cupti_active()) take_launch(call, &launch, &order);
+}
+
+static void take_driver_launch(struct rp_hook_work *call, void *function, void **params, void **extra,
+                               uint64_t stream, const void *config, uint32_t flags) {
   const struct rp_cuda_launch launch = {.function = (uint64_t)(uintptr_t)function,
                                         .stream = stream,
                                         .event_flags = flags,
                                         .params = params,
                                         .extra = extra};
-  rp_agent_launch(&launch);
-  rp_cost_end(started);
+  const struct rp_cuda_work order = {.stream = stream, .event_flags = flags, .driver_config = config};
+  take_launch(call, &launch, &order);
 }
-
-static void take_op(enum rp_event_kind kind, const void *to, uint64_t to_bytes, const void *from,
-                    uint64_t from_bytes, uint64_t stream) {
-  if (rp_cupti_active()) return;
-  uint64_t started = rp_cost_begin();
-  const struct rp_cuda_op op = {.kind = kind,
-                                .address = (uint64_t)(uintptr_t)to,
-                                .bytes = to_bytes,
-                                .source = (uint64_t)(uintptr_t)from,
-                                .source_bytes = from_bytes,
-                                .stream = stream};
-  rp_agent_op(&op, RP_SOURCE_INTERPOSER);
-  rp_cost_end(started);
-}
-
-static uint64_t span(uint64_t pitch, uint64_t width, uint64_t height) {
-  return width && height ? (height - 1) * pitch + width : 0;
-}
-
-#define WORK(name, parameters, arguments, take)                                                              \
-  RP_HOOK(int, name, parameters) {                                                                           \
-    if (rp_call_begin(RP_CALL_WORK)) take;                                                                   \
-    int result = real_##name arguments;                                                                      \
-    rp_call_end(RP_CALL_WORK);                                                                               \
-    return result;                                                                                           \
-  }
-
-/* ---- launches ---- */
 
 #define RUNTIME_LAUNCH(name, per_thread)                                                                     \
-  WORK(name,                                                                                                 \
-       (const void *symbol, struct rp_abi_dim3 grid, struct rp_abi_dim3 block, void **params, size_t shared, \
-        void *stream),                                                                                       \
-       (symbol, grid, block, params, shared, stream),                                                        \
-       take_runtime_launch(symbol, (void *)real_##name, params, rp_hook_stream(stream, per_thread), 0))
+  RP_HOOK_WORK(name,                                                                                         \
+               (const void *symbol, struct rp_abi_dim3 grid, struct rp_abi_dim3 block, void **params,        \
+                size_t shared, void *stream),                                                                \
+               (symbol, grid, block, params, shared, stream),                                                \
+               take_runtime_launch(&call, symbol, (void *)real_##name, params,                               \
+                                   rp_hook_stream(stream, per_thread), NULL, 0))
 #define RUNTIME_LAUNCH_EX(name, per_thread)                                                                  \
-  WORK(name, (const void *config, const void *symbol, void **params), (config, symbol, params), {            \
+  RP_HOOK_WORK(name, (const void *config, const void *symbol, void **params), (config, symbol, params), {    \
     uint32_t flags = 0;                                                                                      \
     uint64_t stream = rp_runtime_config_stream(config, &flags);                                              \
-    take_runtime_launch(symbol, (void *)real_##name, params,                                                 \
-                        rp_hook_stream((void *)(uintptr_t)stream, per_thread), flags);                       \
+    take_runtime_launch(&call, symbol, (void *)real_##name, params,                                          \
+                        rp_hook_stream((void *)(uintptr_t)stream, per_thread), config, flags);               \
   })
 #define DRIVER_LAUNCH(name, per_thread)                                                                      \
-  WORK(name,                                                                                                 \
-       (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,        \
-        unsigned shared, void *stream, void **params, void **extra),                                         \
-       (function, gx, gy, gz, bx, by, bz, shared, stream, params, extra),                                    \
-       take_driver_launch(function, params, extra, rp_hook_stream(stream, per_thread), 0))
+  RP_HOOK_WORK(                                                                                              \
+      name,                                                                                                  \
+      (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,         \
+       unsigned shared, void *stream, void **params, void **extra),                                          \
+      (function, gx, gy, gz, bx, by, bz, shared, stream, params, extra),                                     \
+      take_driver_launch(&call, function, params, extra, rp_hook_stream(stream, per_thread), NULL, 0))
 #define DRIVER_LAUNCH_EX(name, per_thread)                                                                   \
-  WORK(name, (const void *config, void *function, void **params, void **extra),                              \
-       (config, function, params, extra), {                                                                  \
-         uint32_t flags = 0;                                                                                 \
-         uint64_t stream = rp_driver_config_stream(config, &flags);                                          \
-         take_driver_launch(function, params, extra, rp_hook_stream((void *)(uintptr_t)stream, per_thread),  \
-                            flags);                                                                          \
-       })
+  RP_HOOK_WORK(name, (const void *config, void *function, void **params, void **extra),                      \
+               (config, function, params, extra), {                                                          \
+                 uint32_t flags = 0;                                                                         \
+                 uint64_t stream = rp_driver_config_stream(config, &flags);                                  \
+                 take_driver_launch(&call, function, params, extra,                                          \
+                                    rp_hook_stream((void *)(uintptr_t)stream, per_thread), config, flags);   \
+               })
 
 RUNTIME_LAUNCH(cudaLaunchKernel, 0)
 RUNTIME_LAUNCH(cudaLaunchKernel_ptsz, 1)
@@ -163,77 +165,62 @@ DRIVER_LAUNCH(cuLaunchKernel_ptsz, 1)
 DRIVER_LAUNCH_EX(cuLaunchKernelEx, 0)
 DRIVER_LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
 
-/* ---- copies ---- */
+/* ---- graphs and host functions ---- */
 
-#define COPY(name, per_thread)                                                                               \
-  WORK(name, (void *to, const void *from, size_t bytes, int kind), (to, from, bytes, kind),                  \
-       take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(NULL, per_thread)))
-#define COPY_ASYNC(name, per_thread)                                                                         \
-  WORK(name, (void *to, const void *from, size_t bytes, int kind, void *stream),                             \
-       (to, from, bytes, kind, stream),                                                                      \
-       take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(stream, per_thread)))
-#define COPY_2D_ASYNC(name, per_thread)                                                                      \
-  WORK(name,                                                                                                 \
-       (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,         \
-        int kind, void *stream),                                                                             \
-       (to, to_pitch, from, from_pitch, width, height, kind, stream),                                        \
-       take_op(RP_EVENT_COPY_READ, to, span(to_pitch, width, height), from, span(from_pitch, width, height), \
-               rp_hook_stream(stream, per_thread)))
-#define COPY_PEER_ASYNC(name, per_thread)                                                                    \
-  WORK(name, (void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream),       \
-       (to, to_device, from, from_device, bytes, stream),                                                    \
-       take_op(RP_EVENT_COPY_READ, to, bytes, from, bytes, rp_hook_stream(stream, per_thread)))
-#define DRIVER_COPY(name, per_thread)                                                                        \
-  WORK(name, (uint64_t to, uint64_t from, size_t bytes), (to, from, bytes),                                  \
-       take_op(RP_EVENT_COPY_READ, (void *)(uintptr_t)to, bytes, (void *)(uintptr_t)from, bytes,             \
-               rp_hook_stream(NULL, per_thread)))
-#define DRIVER_COPY_ASYNC(name, per_thread)                                                                  \
-  WORK(name, (uint64_t to, uint64_t from, size_t bytes, void *stream), (to, from, bytes, stream),            \
-       take_op(RP_EVENT_COPY_READ, (void *)(uintptr_t)to, bytes, (void *)(uintptr_t)from, bytes,             \
-               rp_hook_stream(stream, per_thread)))
+/* The guards cannot be asked about what a graph does: they are told, as of any call that nobody asked about.
+ */
+static void take_graph(struct rp_hook_work *call, const void *graph, uint64_t stream) {
+  const struct rp_cuda_op op = {
+      .kind = RP_EVENT_GRAPH_LAUNCH, .stream = stream, .aux = (uint64_t)(uintptr_t)graph};
+  const struct rp_cuda_work order = {.kind = RP_CUDA_GRAPH_LAUNCH, .stream = stream, .graph = op.aux};
+  call->asks = false;
+  if (rp_cupti_active()) return;
+  call->hit = rp_agent_graph(&op, &call->work);
+  rp__work_begin(call, &order);
+}
 
-COPY(cudaMemcpy, 0)
-COPY(cudaMemcpy_ptds, 1)
-COPY_ASYNC(cudaMemcpyAsync, 0)
-COPY_ASYNC(cudaMemcpyAsync_ptsz, 1)
-COPY_2D_ASYNC(cudaMemcpy2DAsync, 0)
-COPY_2D_ASYNC(cudaMemcpy2DAsync_ptsz, 1)
-COPY_PEER_ASYNC(cudaMemcpyPeerAsync, 0)
-DRIVER_COPY(cuMemcpy, 0)
-DRIVER_COPY(cuMemcpyHtoD_v2, 0)
-DRIVER_COPY(cuMemcpyDtoH_v2, 0)
-DRIVER_COPY(cuMemcpyDtoD_v2, 0)
-DRIVER_COPY_ASYNC(cuMemcpyAsync, 0)
-DRIVER_COPY_ASYNC(cuMemcpyAsync_ptsz, 1)
-DRIVER_COPY_ASYNC(cuMemcpyHtoDAsync_v2, 0)
-DRIVER_COPY_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, 1)
-DRIVER_COPY_ASYNC(cuMemcpyDtoHAsync_v2, 0)
-DRIVER_COPY_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, 1)
-DRIVER_COPY_ASYNC(cuMemcpyDtoDAsync_v2, 0)
-DRIVER_COPY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, 1)
+static void take_host_function(struct rp_hook_work *call, uint64_t stream) {
+  const struct rp_cuda_work order = {.stream = stream};
+  if (!rp_cupti_active()) rp__work_begin(call, &order);
+}
 
-/* ---- memsets ---- */
+#define GRAPH_LAUNCH(name, per_thread)                                                                       \
+  RP_HOOK_WORK(name, (void *graph, void *stream), (graph, stream),                                           \
+               take_graph(&call, graph, rp_hook_stream(stream, per_thread)))
+#define HOST_FUNCTION(name, per_thread)                                                                      \
+  RP_HOOK_WORK(name, (void *stream, void *function, void *argument), (stream, function, argument),           \
+               take_host_function(&call, rp_hook_stream(stream, per_thread)))
+#define STREAM_CALLBACK(name, per_thread)                                                                    \
+  RP_HOOK_WORK(name, (void *stream, void *function, void *argument, unsigned flags),                         \
+               (stream, function, argument, flags),                                                          \
+               take_host_function(&call, rp_hook_stream(stream, per_thread)))
 
-#define SET(name, per_thread)                                                                                \
-  WORK(name, (void *to, int value, size_t bytes), (to, value, bytes),                                        \
-       take_op(RP_EVENT_MEMSET, to, bytes, NULL, 0, rp_hook_stream(NULL, per_thread)))
-#define SET_ASYNC(name, per_thread)                                                                          \
-  WORK(name, (void *to, int value, size_t bytes, void *stream), (to, value, bytes, stream),                  \
-       take_op(RP_EVENT_MEMSET, to, bytes, NULL, 0, rp_hook_stream(stream, per_thread)))
-#define DRIVER_SET_ASYNC(name, type, per_thread)                                                             \
-  WORK(name, (uint64_t to, type value, size_t elements, void *stream), (to, value, elements, stream),        \
-       take_op(RP_EVENT_MEMSET, (void *)(uintptr_t)to, elements * sizeof value, NULL, 0,                     \
-               rp_hook_stream(stream, per_thread)))
-
-SET(cudaMemset, 0)
-SET(cudaMemset_ptds, 1)
-SET_ASYNC(cudaMemsetAsync, 0)
-SET_ASYNC(cudaMemsetAsync_ptsz, 1)
-DRIVER_SET_ASYNC(cuMemsetD8Async, unsigned char, 0)
-DRIVER_SET_ASYNC(cuMemsetD16Async, unsigned short, 0)
-DRIVER_SET_ASYNC(cuMemsetD32Async, unsigned, 0)
+GRAPH_LAUNCH(cudaGraphLaunch, 0)
+GRAPH_LAUNCH(cudaGraphLaunch_ptsz, 1)
+GRAPH_LAUNCH(cuGraphLaunch, 0)
+GRAPH_LAUNCH(cuGraphLaunch_ptsz, 1)
+HOST_FUNCTION(cudaLaunchHostFunc, 0)
+HOST_FUNCTION(cudaLaunchHostFunc_ptsz, 1)
+HOST_FUNCTION(cuLaunchHostFunc, 0)
+HOST_FUNCTION(cuLaunchHostFunc_ptsz, 1)
+STREAM_CALLBACK(cudaStreamAddCallback, 0)
+STREAM_CALLBACK(cudaStreamAddCallback_ptsz, 1)
+STREAM_CALLBACK(cuStreamAddCallback, 0)
+STREAM_CALLBACK(cuStreamAddCallback_ptsz, 1)
 
 const struct rp_hook rp_hooks_work[] = {
+    RP_HOOK_ENTRY(cudaGraphLaunch),
+    RP_HOOK_ENTRY(cudaGraphLaunch_ptsz),
+    RP_HOOK_ENTRY(cuGraphLaunch),
+    RP_HOOK_ENTRY(cuGraphLaunch_ptsz),
+    RP_HOOK_ENTRY(cudaLaunchHostFunc),
+    RP_HOOK_ENTRY(cudaLaunchHostFunc_ptsz),
+    RP_HOOK_ENTRY(cuLaunchHostFunc),
+    RP_HOOK_ENTRY(cuLaunchHostFunc_ptsz),
+    RP_HOOK_ENTRY(cudaStreamAddCallback),
+    RP_HOOK_ENTRY(cudaStreamAddCallback_ptsz),
+    RP_HOOK_ENTRY(cuStreamAddCallback),
+    RP_HOOK_ENTRY(cuStreamAddCallback_ptsz),
     RP_HOOK_ENTRY(cudaLaunchKernel),
     RP_HOOK_ENTRY(cudaLaunchKernel_ptsz),
     RP_HOOK_ENTRY(cudaLaunchCooperativeKernel),
@@ -244,31 +231,5 @@ const struct rp_hook rp_hooks_work[] = {
     RP_HOOK_ENTRY(cuLaunchKernel_ptsz),
     RP_HOOK_ENTRY(cuLaunchKernelEx),
     RP_HOOK_ENTRY(cuLaunchKernelEx_ptsz),
-    RP_HOOK_ENTRY(cudaMemcpy),
-    RP_HOOK_ENTRY(cudaMemcpy_ptds),
-    RP_HOOK_ENTRY(cudaMemcpyAsync),
-    RP_HOOK_ENTRY(cudaMemcpyAsync_ptsz),
-    RP_HOOK_ENTRY(cudaMemcpy2DAsync),
-    RP_HOOK_ENTRY(cudaMemcpy2DAsync_ptsz),
-    RP_HOOK_ENTRY(cudaMemcpyPeerAsync),
-    RP_HOOK_ENTRY(cuMemcpy),
-    RP_HOOK_ENTRY(cuMemcpyHtoD_v2),
-    RP_HOOK_ENTRY(cuMemcpyDtoH_v2),
-    RP_HOOK_ENTRY(cuMemcpyDtoD_v2),
-    RP_HOOK_ENTRY(cuMemcpyAsync),
-    RP_HOOK_ENTRY(cuMemcpyAsync_ptsz),
-    RP_HOOK_ENTRY(cuMemcpyHtoDAsync_v2),
-    RP_HOOK_ENTRY(cuMemcpyHtoDAsync_v2_ptsz),
-    RP_HOOK_ENTRY(cuMemcpyDtoHAsync_v2),
-    RP_HOOK_ENTRY(cuMemcpyDtoHAsync_v2_ptsz),
-    RP_HOOK_ENTRY(cuMemcpyDtoDAsync_v2),
-    RP_HOOK_ENTRY(cuMemcpyDtoDAsync_v2_ptsz),
-    RP_HOOK_ENTRY(cudaMemset),
-    RP_HOOK_ENTRY(cudaMemset_ptds),
-    RP_HOOK_ENTRY(cudaMemsetAsync),
-    RP_HOOK_ENTRY(cudaMemsetAsync_ptsz),
-    RP_HOOK_ENTRY(cuMemsetD8Async),
-    RP_HOOK_ENTRY(cuMemsetD16Async),
-    RP_HOOK_ENTRY(cuMemsetD32Async),
 };
 const size_t rp_hooks_work_count = sizeof rp_hooks_work / sizeof rp_hooks_work[0];

@@ -1,16 +1,20 @@
 /* Entry of the injected library. The driver calls InitializeInjection inside the process's first cuInit;
  * nothing here calls CUDA, and whatever fails, the answer is 1 and the program runs as if it had not been
- * attached. */
+ * attached. A program with more rights than its user (set-uid) always does. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
 
 #include "agent/agent.h"
 #include "agent/config.h"
+#include "agent/enforce.h"
+#include "agent/enforce_plan.h"
 #include "agent/evidence.h"
 #include "agent/hooks.h"
+#include "agent/identity.h"
 #include "agent/log.h"
 #include "agent/nccl_profiler.h"
 #include "agent/reporter.h"
@@ -48,6 +52,25 @@ static void patch_modules(void) {
   if (result.failed) rp_warn("%u call slots are read-only and were not patched", result.failed);
 }
 
+static void die_with_report(void) {
+  rp_state_set(RP_STATE_PASSIVE);
+  rp_reporter_finish();
+}
+
+/* Guards in enforce mode, shadows of them in observe mode. Without them the rest goes on. */
+static void start_enforce(const struct rp_config *config) {
+  static struct rp_process_info process; /* too large for a stack that is not ours */
+  struct rp_guard_plan *plan = NULL;
+  char problem[512] = "";
+  if (config->mode == RP_MODE_ENFORCE) {
+    rp_identity_rank(&process);
+    (void)rp_enforce_plan_load(config, process.rank, process.world_size, &plan, problem, sizeof problem);
+  }
+  rp_enforce_set_last_words(die_with_report);
+  rp_status status = rp_enforce_start(config, plan, problem);
+  if (status != RP_OK) rp_warn("no guards: %s", rp_status_text(status));
+}
+
 /* Everything that may fail is behind this; on failure the library stays passive. */
 static void attach(void) {
   static struct rp_config config; /* too large for a stack that is not ours */
@@ -70,6 +93,7 @@ static void attach(void) {
   (void)rp_driver_open();
   rp_profiler_announce();
   start_cupti(&config);
+  start_enforce(&config);
   patch_modules();
   rp_state_set(RP_STATE_ON);
   (void)atexit(at_exit);
@@ -79,7 +103,7 @@ static void attach(void) {
 int InitializeInjection(void) {
   static _Atomic bool begun;
   int saved = errno;
-  if (!atomic_exchange(&begun, true)) {
+  if (getauxval(AT_SECURE) == 0 && !atomic_exchange(&begun, true)) {
     int cancel_state;
     rp_state_set(RP_STATE_STARTING);
     (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state); /* reads files, takes locks */

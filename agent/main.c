@@ -15,6 +15,7 @@ static const struct {
 } subcommands[] = {
     {"run", rp_cmd_run, "run a training command with the agent attached"},
     {"report", rp_cmd_report, "show what the reports of a job say"},
+    {"disable", rp_cmd_disable, "end the sharing of memory in a running process"},
 #ifdef RECVPOOL_HAVE_PLAN
     {"plan", rp_cmd_plan, "plan pools from a schedule, without running anything"},
 #endif
@@ -24,7 +25,8 @@ static const struct {
 static void print_help(FILE *out) {
   fprintf(out,
           "Usage: recvpool SUBCOMMAND [OPTION...]\n"
-          "Measures the receive buffers of pipeline-parallel training and what pooling them would save.\n\n");
+          "Measures the receive buffers of pipeline-parallel training and what pooling them would save,\n"
+          "and shares their memory where it is asked to.\n\n");
   for (size_t i = 0; i < SUBCOMMAND_COUNT; i++)
     fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
   fprintf(

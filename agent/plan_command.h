@@ -29,8 +29,9 @@ int rp_plan_take_arguments(int argc, char **argv, struct rp_plan_arguments *out)
 
 /** What must be said beside the numbers of an observed run. */
 struct rp_plan_observation {
-  char note[400];  /**< sentences, or empty */
-  bool by_receipt; /**< microbatches have numbers by receipt only: buffers are allocated just in time */
+  char note[400];     /**< sentences, or empty */
+  int32_t world_size; /**< of the job, where the ranks are those of its launcher; else 0 */
+  bool by_receipt;    /**< microbatches have numbers by receipt only: buffers are allocated just in time */
 };
 
 /** Plans from reports of an observed run. Ranks have the numbers of the launcher, unless there are reports of

@@ -35,7 +35,8 @@ static json_t *slots_json(const struct rp_plan_rank *r) {
 /* What the rank receives, in order of posting, with the positions between which it is live. */
 static json_t *receives_json(const struct rp_plan *plan, int32_t rank, size_t *next) {
   json_t *stage = json_array(), *direction = json_array(), *microbatch = json_array();
-  json_t *begin = json_array(), *end = json_array();
+  json_t *begin = json_array(), *end = json_array(), *bytes = json_array(), *source = json_array();
+  json_t *accesses = json_array();
   for (; *next < plan->item_count && plan->items[*next].rank == rank; ++*next) {
     const struct rp_plan_item *item = &plan->items[*next];
     json_array_append_new(stage, json_integer(item->stage));
@@ -43,9 +44,13 @@ static json_t *receives_json(const struct rp_plan *plan, int32_t rank, size_t *n
     json_array_append_new(microbatch, json_integer(item->microbatch));
     json_array_append_new(begin, integer(item->interval.begin));
     json_array_append_new(end, integer(item->interval.end));
+    json_array_append_new(bytes, integer(item->bytes));
+    json_array_append_new(source, json_integer(item->source));
+    json_array_append_new(accesses, json_integer(item->accesses));
   }
-  return json_pack("{s:o, s:o, s:o, s:o, s:o}", "stage", stage, "direction", direction, "microbatch",
-                   microbatch, "begin", begin, "end", end);
+  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "stage", stage, "direction", direction,
+                   "microbatch", microbatch, "begin", begin, "end", end, "bytes", bytes, "source", source,
+                   "accesses", accesses);
 }
 
 static json_t *rank_json(const struct rp_plan *plan, int32_t rank, size_t *next_pool, size_t *next_item) {
@@ -93,6 +98,30 @@ static json_t *class_json(const struct rp_plan *plan, const struct rp_plan_class
       c->ring ? "ring" : "table", "slot_of_microbatch", slot_list(plan, c), "slot_bytes", slot_bytes_list(c));
 }
 
+/* How many tensors of a microbatch have the size of tensor `t`; `first`: none before it has. */
+static uint32_t tensors_of_size(const struct rp_plan_options *o, size_t t, bool *first) {
+  uint32_t same = 0;
+  *first = true;
+  for (size_t i = 0; i < o->tensor_count; i++) {
+    if (o->tensor_bytes[i] != o->tensor_bytes[t]) continue;
+    *first &= i >= t;
+    same++;
+  }
+  return same;
+}
+
+bool rp_plan_fits_file(const struct rp_plan *plan) {
+  uint32_t most = 1;
+  bool first;
+  for (size_t t = 0; t < plan->options.tensor_count; t++) {
+    uint32_t same = tensors_of_size(&plan->options, t, &first);
+    if (same > most) most = same;
+  }
+  for (size_t i = 0; i < plan->class_count; i++)
+    if ((uint64_t)plan->classes[i].buffers * most > RP_PLAN_MOST_BUFFERS) return false;
+  return most <= RP_PLAN_MOST_TENSORS;
+}
+
 /* The classes of a plan whose microbatches pass several tensors: one per size, since NCCL receives them one
  * by one. */
 static void append_classes(const struct rp_plan *plan, const struct rp_plan_class *c, json_t *list) {
@@ -102,14 +131,9 @@ static void append_classes(const struct rp_plan *plan, const struct rp_plan_clas
     return;
   }
   for (size_t i = 0; i < o->tensor_count; i++) {
-    uint32_t same = 0;
-    bool seen = false;
-    for (size_t j = 0; j < o->tensor_count; j++) {
-      if (o->tensor_bytes[j] != o->tensor_bytes[i]) continue;
-      seen |= j < i;
-      same++;
-    }
-    if (!seen) json_array_append_new(list, class_json(plan, c, o->tensor_bytes[i], same));
+    bool first;
+    uint32_t same = tensors_of_size(o, i, &first);
+    if (first) json_array_append_new(list, class_json(plan, c, o->tensor_bytes[i], same));
   }
 }
 
@@ -130,9 +154,10 @@ static json_t *options_json(const struct rp_plan *plan) {
 
 static json_t *provenance_json(const struct rp_plan *plan, const struct rp_plan_provenance *p) {
   json_t *source = json_string(p->source);
-  return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s?}", "kind", p->kind, "source",
+  return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:o, s:s, s:s?}", "kind", p->kind, "source",
                    source ? source : json_string("(name is not UTF-8)"), "ranks", (int)plan->ranks, "stages",
                    (int)plan->stages, "microbatches", (int)plan->microbatches, "replicas", (int)p->replicas,
+                   "world_size", p->world_size ? json_integer(p->world_size) : json_null(),
                    "recvpool_version", p->recvpool, "note", p->note);
 }
 

@@ -89,6 +89,30 @@ static rp_status take_slots(const struct reader *r, size_t index, const json_t *
   return RP_OK;
 }
 
+/* null, or the size of each slot: none larger than the largest buffer, and one as large as that. */
+static rp_status take_slot_bytes(const struct reader *r, size_t index, const json_t *json,
+                                 struct rp_planned_class *c) {
+  const json_t *list = json_object_get(json, "slot_bytes");
+  json_int_t largest = 0;
+  if (json_is_null(list)) return RP_OK;
+  if (!json_is_array(list) || json_array_size(list) != c->slots)
+    return refuse(r, RP_ERROR_INVALID, "class %zu: slot_bytes must be null or list %u sizes", index,
+                  c->slots);
+  for (size_t i = 0; i < c->slots; i++) {
+    const json_t *value = json_array_get(list, i);
+    json_int_t bytes = json_is_integer(value) ? json_integer_value(value) : 0;
+    if (bytes < 1 || (uint64_t)bytes > c->buffer_bytes)
+      return refuse(r, RP_ERROR_INVALID,
+                    "class %zu: entry %zu of slot_bytes is not a size up to buffer_bytes", index, i);
+    if (bytes > largest) largest = bytes;
+  }
+  if ((uint64_t)largest != c->buffer_bytes)
+    return refuse(r, RP_ERROR_INVALID, "class %zu: no slot of slot_bytes holds a buffer of buffer_bytes",
+                  index);
+  c->mixed = true;
+  return RP_OK;
+}
+
 static rp_status take_class(const struct reader *r, size_t index, const json_t *json,
                             struct rp_planned_class *c) {
   json_int_t rank, bytes, tensors, buffers, depth, slots;
@@ -98,10 +122,10 @@ static rp_status take_class(const struct reader *r, size_t index, const json_t *
   if (!take(json, "rank", 0, INT32_MAX, &rank) || !take_scope(json, c))
     return refuse(r, RP_ERROR_INVALID, "class %zu: rank, stage or direction is missing or wrong", index);
   if (!take(json, "buffer_bytes", 0, LLONG_MAX, &bytes) ||
-      !take(json, "tensors_per_microbatch", 1, 65536, &tensors))
+      !take(json, "tensors_per_microbatch", 1, RP_PLAN_MOST_TENSORS, &tensors))
     return refuse(r, RP_ERROR_INVALID,
                   "class %zu: buffer_bytes or tensors_per_microbatch is missing or wrong", index);
-  if (!take(json, "buffers", 1, INT32_MAX, &buffers) || !take(json, "depth", 1, buffers, &depth) ||
+  if (!take(json, "buffers", 1, RP_PLAN_MOST_BUFFERS, &buffers) || !take(json, "depth", 1, buffers, &depth) ||
       !take(json, "slots", depth, buffers, &slots))
     return refuse(r, RP_ERROR_INVALID, "class %zu: it must be 1 <= depth <= slots <= buffers", index);
   if (buffers % tensors || depth % tensors || slots % tensors)
@@ -116,7 +140,8 @@ static rp_status take_class(const struct reader *r, size_t index, const json_t *
   c->depth = (uint32_t)depth;
   c->slots = (uint32_t)slots;
   c->ring = strcmp(rule, "ring") == 0;
-  return take_slots(r, index, json, c);
+  rp_status status = take_slot_bytes(r, index, json, c);
+  return status ? status : take_slots(r, index, json, c);
 }
 
 static rp_status take_plan(const struct reader *r, json_t *root, struct rp_planned *out) {

@@ -8,8 +8,6 @@
 /* --- schedule files --- */
 
 #define MOST_FILE_BYTES ((size_t)4 << 30)
-#define MOST_RANKS 65536
-#define MOST_PAIRS ((uint64_t)1 << 26) /* stages * microbatches */
 
 /* Reads to the end, or a little beyond the first NUL: no schedule has one, and the reader of schedules says
  * so. */
@@ -95,12 +93,13 @@ static enum rp_direction direction_of(const json_t *channel) {
 
 /* The lifetimes of one channel as items of `stage`. Their times are the numbers of the calls in the process.
  */
-static rp_status add_channel(struct observed *o, const json_t *channel, int32_t rank, int32_t stage) {
+static rp_status add_channel(struct observed *o, const json_t *channel, int32_t rank, int32_t stage,
+                             uint32_t source) {
   const json_t *lifetimes = json_object_get(channel, "lifetimes");
   for (size_t i = 0; i < json_array_size(lifetimes); i++) {
     const json_t *l = json_array_get(lifetimes, i);
     uint64_t begin = count_of(l, "posted_sequence"), end = count_of(l, "last_access_sequence");
-    uint64_t microbatch = count_of(l, "microbatch");
+    uint64_t microbatch = count_of(l, "microbatch"), accesses = count_of(l, "accesses");
     if (microbatch >= (1 << 24)) return RP_ERROR_LIMIT;
     if ((int32_t)microbatch >= o->microbatches) o->microbatches = (int32_t)microbatch + 1;
     const struct rp_plan_item item = {.interval = {begin, end > begin ? end : begin},
@@ -108,10 +107,24 @@ static rp_status add_channel(struct observed *o, const json_t *channel, int32_t 
                                       .rank = rank,
                                       .stage = stage,
                                       .microbatch = (int32_t)microbatch,
-                                      .direction = direction_of(channel)};
+                                      .direction = direction_of(channel),
+                                      .source = source,
+                                      .accesses = accesses < UINT32_MAX ? (uint32_t)accesses : 0};
     if (!push(o, &item)) return RP_ERROR_NO_MEMORY;
   }
   return RP_OK;
+}
+
+/* Number of the sender of channel `index`: that of the first channel of the same peer and communicator. */
+static uint32_t source_of(const json_t *channels, size_t index) {
+  const json_t *channel = json_array_get(channels, index), *peer = json_object_get(channel, "peer");
+  for (size_t i = 0; json_is_integer(peer) && i < index; i++) {
+    const json_t *other = json_array_get(channels, i);
+    if (json_equal(json_object_get(other, "peer"), peer) &&
+        json_equal(json_object_get(other, "communicator"), json_object_get(channel, "communicator")))
+      return (uint32_t)i;
+  }
+  return (uint32_t)index;
 }
 
 /* Stages get numbers in the order of ranks and, within one, of the tracker's ordinals; the two directions of
@@ -139,7 +152,7 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
     const char *style = json_string_value(json_object_get(channel, "allocation_style"));
     bool just_in_time = style && strcmp(style, rp_style_name(RP_STYLE_JUST_IN_TIME)) == 0;
     *(just_in_time ? &o->just_in_time : &o->other_style) += 1;
-    status = add_channel(o, channel, rank, stage);
+    status = add_channel(o, channel, rank, stage, source_of(channels, i));
   }
   free(key);
   free(directions);
@@ -156,7 +169,7 @@ static int compare_items(const void *left, const void *right) {
 static int32_t rank_of(const struct rp_read_set *set, size_t index) {
   const json_t *rank = json_object_get(json_object_get(set->reports[index].json, "process"), "rank");
   json_int_t value = json_is_integer(rank) ? json_integer_value(rank) : -1;
-  return value >= 0 && value < MOST_RANKS ? (int32_t)value : -1;
+  return value >= 0 && value < RP_PLAN_MOST_RANKS ? (int32_t)value : -1;
 }
 
 /* Whether the launcher's ranks can stand: each process has one and no two have the same. The set is sorted by
@@ -167,11 +180,12 @@ static bool has_ranks(const struct rp_read_set *set) {
   return true;
 }
 
-static void take_note(const struct rp_read_set *set, const struct observed *o, int32_t ranks,
+static void take_note(const struct rp_read_set *set, const struct observed *o, int32_t ranks, bool numbered,
                       struct rp_plan_observation *out) {
   uint64_t world = count_of(json_object_get(set->reports[0].json, "process"), "world_size"), all = world;
   if (all < (uint64_t)ranks) all = (uint64_t)ranks;
   *out = (struct rp_plan_observation){.by_receipt = o->just_in_time > 0};
+  if (numbered && world <= INT32_MAX) out->world_size = (int32_t)world;
   int used = 0;
   if (set->count < all)
     used = snprintf(out->note, sizeof(out->note),
@@ -193,7 +207,7 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
                           const struct rp_plan_options *options, struct rp_plan **out,
                           struct rp_plan_observation *observation, char *message, size_t message_size) {
   struct observed o = {0};
-  rp_status status = set->count <= MOST_RANKS ? RP_OK : RP_ERROR_LIMIT;
+  rp_status status = set->count <= RP_PLAN_MOST_RANKS ? RP_OK : RP_ERROR_LIMIT;
   bool numbered = set->count != (size_t)wanted && has_ranks(set);
   int32_t ranks = 0;
   for (size_t i = 0; !status && i < set->count; i++) {
@@ -201,7 +215,7 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
     ranks = rank + 1;
     status = add_process(&o, set->reports[i].json, rank);
   }
-  if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > MOST_PAIRS) status = RP_ERROR_LIMIT;
+  if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > RP_PLAN_MOST_PAIRS) status = RP_ERROR_LIMIT;
   if (!status && !o.count) {
     snprintf(message, message_size,
              "%s: the reports hold no complete step; let the run go on for a few steps", path);
@@ -216,7 +230,7 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
     return status;
   }
   qsort(o.items, o.count, sizeof(*o.items), compare_items);
-  take_note(set, &o, ranks, observation);
+  take_note(set, &o, ranks, numbered, observation);
   status = rp__plan_build(o.items, o.count, ranks, o.stages, o.microbatches, options, out);
   if (status)
     snprintf(message, message_size, "%s: %s", path,

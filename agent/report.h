@@ -11,12 +11,16 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "agent/config.h"
+#include "cupti/device_memory.h"
+#include "pool/guard.h"
 #include "pool/tracker.h"
 #include "recvpool/status.h"
 
 #define RP_REPORT_SCHEMA "recvpool.report"
-#define RP_REPORT_SCHEMA_VERSION "1.0"
+#define RP_REPORT_SCHEMA_VERSION "1.1"
 #define RP_EVIDENCE_SOURCES 5
+#define RP_ENFORCE_DEVICES 16
 
 struct rp_process_info {
   char host[256];
@@ -63,8 +67,35 @@ struct rp_agent_cost {
   uint64_t events_lost;      /**< events the agent could not hand to the tracker */
 };
 
+/** One device's guard, its pool and the memory below it. */
+struct rp_enforce_device {
+  int ordinal;
+  struct rp_guard_report guard;        /**< zeroed where there is no guard; owns its arrays */
+  struct rp_device_memory_info memory; /**< zeroed where no memory was managed (shadow, refused) */
+  /** Why this device's memory is left to the driver, as "word: sentence" (the word of [a-z_]); "" = it is
+   * not. */
+  char refused[512];
+};
+
+/** What enforcing does, or in observe mode would do. A device is listed once something was asked of it. */
+struct rp_enforce_report {
+  bool shadow;       /**< nothing is really shared: what enforcing would have done */
+  char refused[512]; /**< why the whole process enforces nothing though asked to; as above */
+  struct rp_enforce_device devices[RP_ENFORCE_DEVICES];
+  size_t device_count;
+};
+
+/** The user's wish, while the job ran, to go back to one allocation per buffer. CLOCK_MONOTONIC, 0 = not
+ * (yet).
+ */
+struct rp_switched_off {
+  uint64_t seen_ns;   /**< the file was found */
+  uint64_t effect_ns; /**< no buffer shares memory any more */
+  char file[512];     /**< name of the file in the report folder */
+};
+
 struct rp_report {
-  const char *mode;           /**< "observe", "off" */
+  const char *mode;           /**< "observe", "enforce", "off" */
   const char *state;          /**< "running" or "finished" */
   const char *passive_reason; /**< why the agent went passive, "" if it has not */
   struct rp_process_info process;
@@ -76,8 +107,9 @@ struct rp_report {
   const struct rp_comm_info *comms;
   size_t comm_count;
   struct rp_snapshot snapshot;
-  uint32_t slack;
-  uint64_t min_bytes;
+  const struct rp_config *config;          /**< the values in force; NULL: the defaults */
+  const struct rp_enforce_report *enforce; /**< NULL: not known */
+  struct rp_switched_off switched_off;
   struct rp_agent_cost cost;
   uint64_t written_monotonic_ns;
   double written_unix_seconds;

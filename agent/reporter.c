@@ -15,18 +15,21 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/enforce.h"
 #include "agent/evidence.h"
 #include "agent/hooks.h"
 #include "agent/identity.h"
 #include "agent/log.h"
 #include "agent/report.h"
 #include "agent/state.h"
+#include "agent/switch_off.h"
 
 #define WAKE_NS 200000000u          /* looks around this often */
 #define SCAN_WAIT_NS 100000000u     /* an interposed call waits no longer than this for a scan */
 #define STOP_WAIT_NS 2000000000u    /* the end waits no longer than this for the thread */
 #define FIRST_RECEIVE_NS 500000000u /* a report is due this long after the first receive */
 #define STACK_BYTES (512u << 10)
+#define LEARN_STEPS 3 /* with the pool on, before CUPTI is given back */
 #define COMMS_REPORTED 256
 #define DEVICES_REPORTED 16
 
@@ -45,6 +48,8 @@ static _Atomic uint64_t requested_changes; /* state somebody asked for */
 static pthread_mutex_t write_lock =
     PTHREAD_MUTEX_INITIALIZER;  /* one writer of the file at a time; outermost */
 static struct rp_report report; /* write_lock, as all below */
+static struct rp_enforce_report enforced;
+static struct rp_switched_off switched_off;
 static struct rp_device_info devices[DEVICES_REPORTED];
 static size_t device_count;
 static struct rp_comm_info comms[COMMS_REPORTED];
@@ -78,12 +83,39 @@ static double wall_clock(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+static bool sharing(const struct rp_enforce_report *enforce) {
+  for (size_t i = 0; i < enforce->device_count; i++)
+    if (enforce->devices[i].guard.active) return true;
+  return false;
+}
+
+/* Under write_lock. A device that is used for the first time after the switch was seen must hear of it too.
+ */
+static void follow_switch(const struct rp_enforce_report *enforce) {
+  if (!switched_off.seen_ns) return;
+  if (!sharing(enforce)) {
+    if (!switched_off.effect_ns) switched_off.effect_ns = rp_now_ns();
+  } else if (switched_off.effect_ns) {
+    switched_off.effect_ns = 0;
+    rp_enforce_request_fallback(RP_POOL_SWITCHED_OFF);
+  }
+}
+
+/* Owned by `enforced`, until rp_enforce_report_fini. */
+static void collect_enforced(void) {
+  report.enforce = rp_enforce_collect(&enforced) ? &enforced : NULL;
+  if (!report.enforce) return;
+  if (!enforced.refused[0]) snprintf(enforced.refused, sizeof enforced.refused, "%s", config.problem);
+  follow_switch(&enforced);
+  report.switched_off = switched_off;
+}
+
 static rp_status fill_report(const char *state) {
   size_t comm_count = 0;
   memset(&report, 0, sizeof report);
   rp_status status = rp_agent_collect(&report.snapshot, &report.cost, comms, COMMS_REPORTED, &comm_count);
   if (status != RP_OK) return status;
-  report.mode = "observe";
+  report.mode = rp_mode_name(config.mode);
   report.state = state;
   report.passive_reason = "";
   report.process = process;
@@ -93,13 +125,13 @@ static rp_status fill_report(const char *state) {
   report.device_count = device_count;
   report.comms = comms;
   report.comm_count = comm_count;
-  report.slack = config.slack;
-  report.min_bytes = config.min_bytes;
+  report.config = &config;
   report.written_monotonic_ns = rp_now_ns();
   report.written_unix_seconds = wall_clock();
   report.warnings = warnings;
   report.warning_count = rp_log_warnings(warnings, RP_LOG_WARNINGS);
   report.function_name = rp_agent_function_name;
+  collect_enforced();
   return RP_OK;
 }
 
@@ -113,11 +145,51 @@ static void write_report(const char *state) {
     if (status != RP_OK)
       rp_warn("the report cannot be written to %s: %s", config.report_dir, strerror(errno));
     rp_snapshot_fini(&report.snapshot);
+    rp_enforce_report_fini(&enforced);
   } else {
     rp_warn("no report could be made: %s", rp_status_text(status));
   }
   pthread_mutex_unlock(&write_lock);
   rp_log_flush();
+}
+
+/* ---- the kill switch ---- */
+
+/* Whether it was seen now; what is not believed is said once. */
+static bool switch_is_seen(void) {
+  static bool refusal_said;
+  char file[sizeof switched_off.file], why[512];
+  enum rp_switch_off found =
+      rp_switch_off_look(config.report_dir, file_name, file, sizeof file, why, sizeof why);
+  if (found == RP_SWITCH_OFF_REFUSED && !refusal_said) {
+    refusal_said = true;
+    rp_warn("%s", why);
+  }
+  if (found != RP_SWITCH_OFF_YES) return false;
+  rp_enforce_request_fallback(RP_POOL_SWITCHED_OFF);
+  pthread_mutex_lock(&write_lock);
+  switched_off.seen_ns = rp_now_ns();
+  snprintf(switched_off.file, sizeof switched_off.file, "%s", file);
+  pthread_mutex_unlock(&write_lock);
+  rp_verbose("switched off by %s: buffers get memory of their own at the next step", file);
+  return true;
+}
+
+/* Whether it has taken effect now. */
+static bool switch_took_effect(void) {
+  pthread_mutex_lock(&write_lock);
+  if (rp_enforce_collect(&enforced)) follow_switch(&enforced);
+  bool effect = switched_off.effect_ns != 0;
+  rp_enforce_report_fini(&enforced);
+  pthread_mutex_unlock(&write_lock);
+  return effect;
+}
+
+/* At each wake-up, while there is anything to switch off. True: the report has news. */
+static bool look_for_switch(void) {
+  if (config.mode != RP_MODE_ENFORCE) return false;
+  if (!switched_off.seen_ns) return switch_is_seen();
+  return !switched_off.effect_ns && switch_took_effect();
 }
 
 /* ---- modules ---- */
@@ -191,9 +263,19 @@ void rp_reporter_driver_initialised(void) {
   rp_unlock(&lock);
 }
 
+/* RECVPOOL_CUPTI=learn: others may have the subscription once the pool is on and the pattern has held. */
+static void give_cupti_back(void) {
+  uint64_t steps;
+  if (config.cupti != RP_CUPTI_LEARN || !rp_cupti_active()) return;
+  if (!rp_enforce_active(&steps) || steps < LEARN_STEPS) return;
+  rp_cupti_stop();
+  rp_evidence_set_cupti_reason("given back as the pool is on (learn): the guard sees interposed calls only");
+}
+
 /* Versions and devices are asked for while the process runs: at its end the driver may be gone. */
 static void look_around(void) {
   scan_if_changed();
+  give_cupti_back();
   pthread_mutex_lock(&write_lock);
   refresh_versions();
   pthread_mutex_unlock(&write_lock);
@@ -252,7 +334,8 @@ static void *run(void *unused) {
   uint64_t last_ns = rp_now_ns();
   while (sleep_until_woken(pause_ns)) {
     look_around();
-    if (report_is_due(last_ns, &first_receive_reported)) {
+    bool news = look_for_switch();
+    if (report_is_due(last_ns, &first_receive_reported) || news) {
       write_report("running");
       last_ns = rp_now_ns();
     }

@@ -35,13 +35,7 @@ void rp_state_watch_fork(void);
 bool rp_state_is_own_process(void);
 
 /** Kinds of interposed calls that can be in a thread's call stack. */
-enum rp_call_kind {
-  RP_CALL_NCCL = 0,
-  RP_CALL_ALLOC = 1,
-  RP_CALL_WORK = 2,
-  RP_CALL_ORDER = 3,
-  RP_CALL_KINDS = 4
-};
+enum rp_call_kind { RP_CALL_NCCL = 0, RP_CALL_ALLOC = 1, RP_CALL_WORK = 2, RP_CALL_KINDS = 3 };
 
 /** Counters of one thread; written by it alone, read by the report. Kept after the thread ends, then reused.
  */
@@ -58,10 +52,24 @@ struct rp_thread_counts {
 struct rp_thread {
   struct rp_thread_counts *counts; /**< NULL until first used */
   uint64_t callback_started_ns;    /**< of the callback being timed, else 0 */
+  uint64_t order_thread; /**< id for the order of streams, 0 until first used; see agent/ordering.h */
+  uint64_t order_work;   /**< work that this thread has begun, 0 = none */
+  uint64_t order_object; /**< object and kind of the order-making call that is interposed, kind 0 = none */
+  uint8_t order_kind;
+  uint8_t order_copy;   /**< enum rp_order_copy of order_work */
+  uint8_t order_hooked; /**< interposed calls in the call stack that tell their work themselves */
+  uint8_t order_wanted; /**< the next work's token will be asked for */
+  uint8_t
+      order_learned; /**< the thread has waited for something since it last told work on a legacy stream */
+  uint64_t work_seq, work_time_ns;    /**< of the first event of the work that this thread told last */
+  uint64_t group;                     /**< number of the open NCCL group, unique in the process; 0 = none */
+  struct rp_enforce_group *transfers; /**< of the open group, posted and not launched; see agent/enforce.h */
   uint32_t tid;
-  uint16_t group_depth;         /**< ncclGroupStart without its end */
-  uint8_t busy;                 /**< inside a callback of ours */
-  uint8_t locked;               /**< inside rp_lock */
+  uint32_t in_flight;   /**< calls that a guard was asked about and that are not made yet */
+  uint16_t group_depth; /**< ncclGroupStart without its end */
+  uint8_t busy;         /**< inside a callback of ours, or inside a CUDA call that the agent makes */
+  uint8_t locked;       /**< inside rp_lock */
+  uint8_t handled;      /**< an interposed call has dealt with the operation that it is about to make */
   uint8_t depth[RP_CALL_KINDS]; /**< interposed calls of each kind in the call stack */
 };
 
@@ -89,6 +97,12 @@ static inline bool rp_call_begin(enum rp_call_kind kind) {
 }
 static inline void rp_call_end(enum rp_call_kind kind) {
   rp_thread.depth[kind]--;
+}
+/** After rp_call_begin, whatever the state of the library is: the call is the program's own, made neither by
+ * another interposed call of its kind, nor by NCCL (unless it is one of NCCL's), nor by the agent. */
+static inline bool rp_call_is_programs(enum rp_call_kind kind) {
+  return rp_thread.depth[kind] == 1 && !rp_thread.busy &&
+         (kind == RP_CALL_NCCL || rp_thread.depth[RP_CALL_NCCL] == 0);
 }
 
 /** Takes a lock of the library, unless this thread is inside one already: a signal handler of the program, or

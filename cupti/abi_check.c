@@ -1,4 +1,5 @@
 /* Proof that agent/abi.h matches the real headers. No code. */
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <stddef.h>
@@ -7,8 +8,35 @@
 
 _Static_assert(sizeof(struct rp_abi_dim3) == sizeof(dim3), "dim3");
 _Static_assert(offsetof(struct rp_abi_dim3, z) == offsetof(dim3, z), "dim3");
+_Static_assert(sizeof(struct rp_abi_ipc_event) == sizeof(cudaIpcEventHandle_t) &&
+                   sizeof(struct rp_abi_ipc_event) == sizeof(CUipcEventHandle),
+               "IPC event handles");
+_Static_assert(CU_EVENT_RECORD_EXTERNAL == 1 && cudaEventRecordExternal == 1 && CU_EVENT_WAIT_EXTERNAL == 1 &&
+                   cudaEventWaitExternal == 1 && CU_STREAM_NON_BLOCKING == 1 && cudaStreamNonBlocking == 1,
+               "flags");
+_Static_assert(sizeof(enum cudaStreamCaptureMode) == sizeof(int), "enums are int");
 _Static_assert(sizeof(struct rp_abi_unique_id) == sizeof(ncclUniqueId), "ncclUniqueId");
 _Static_assert(_Alignof(struct rp_abi_unique_id) == _Alignof(ncclUniqueId), "ncclUniqueId");
+_Static_assert(sizeof(struct rp_abi_pointer) >= sizeof(struct cudaPointerAttributes),
+               "cudaPointerAttributes"); /* shorter before CUDA 13 */
+_Static_assert(offsetof(struct rp_abi_pointer, device_pointer) ==
+                       offsetof(struct cudaPointerAttributes, devicePointer) &&
+                   sizeof(enum cudaMemoryType) == sizeof(int),
+               "cudaPointerAttributes");
+_Static_assert(RP_ABI_POINTER_CONTEXT == CU_POINTER_ATTRIBUTE_CONTEXT &&
+                   RP_ABI_POINTER_DEVICE_POINTER == CU_POINTER_ATTRIBUTE_DEVICE_POINTER &&
+                   RP_ABI_POINTER_BUFFER_ID == CU_POINTER_ATTRIBUTE_BUFFER_ID &&
+                   RP_ABI_POINTER_RANGE_START == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR &&
+                   RP_ABI_POINTER_RANGE_SIZE == CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
+                   RP_ABI_POINTER_MAPPING_BASE == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR &&
+                   RP_ABI_POINTER_BLOCK_ID == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
+               "CUpointer_attribute");
+_Static_assert(RP_ABI_INVALID_VALUE == (int)cudaErrorInvalidValue &&
+                   RP_ABI_INVALID_VALUE == (int)CUDA_ERROR_INVALID_VALUE &&
+                   RP_ABI_OUT_OF_MEMORY == (int)cudaErrorMemoryAllocation &&
+                   RP_ABI_OUT_OF_MEMORY == (int)CUDA_ERROR_OUT_OF_MEMORY &&
+                   RP_ABI_NCCL_SYSTEM_ERROR == (int)ncclSystemError,
+               "errors");
 _Static_assert(RP_ABI_NCCL_IN_PROGRESS == ncclInProgress && RP_ABI_SUCCESS == ncclSuccess, "ncclResult_t");
 _Static_assert(RP_ABI_SUCCESS == cudaSuccess, "cudaError_t");
 _Static_assert(ncclInt8 == 0 && ncclUint8 == 1 && ncclInt32 == 2 && ncclUint32 == 3 && ncclInt64 == 4 &&

@@ -35,6 +35,68 @@ struct rp_cuda_op {
   uint64_t aux; /**< as in struct rp_event */
 };
 
+/** Calls that order work, or end what others are named by. */
+enum rp_cuda_order_kind {
+  RP_CUDA_ORDER_NOTHING = 0,
+  RP_CUDA_RECORD = 1,      /**< stream, object: event */
+  RP_CUDA_RECORD_CONTEXT,  /**< object: event; all work of a context */
+  RP_CUDA_WAIT,            /**< stream, object: event */
+  RP_CUDA_SYNC_STREAM,     /**< stream */
+  RP_CUDA_SYNC_EVENT,      /**< object: event */
+  RP_CUDA_SYNC_CONTEXT,    /**< context, 0: the current one */
+  RP_CUDA_CAPTURE_BEGIN,   /**< stream */
+  RP_CUDA_CAPTURE_END,     /**< stream */
+  RP_CUDA_STREAM_CREATE,   /**< object: stream, known when the call has returned; context */
+  RP_CUDA_STREAM_DESTROY,  /**< stream */
+  RP_CUDA_EVENT_CREATE,    /**< object: event, known when the call has returned */
+  RP_CUDA_EVENT_DESTROY,   /**< object: event */
+  RP_CUDA_EVENT_FOREIGN,   /**< object: event that others may record, known before the call or after it */
+  RP_CUDA_GRAPH_DESTROY,   /**< object: executable graph */
+  RP_CUDA_CONTEXT_DESTROY, /**< context */
+};
+
+#define RP_CUDA_ORDER_QUERY 1u    /**< a question that counts if it is answered "done" */
+#define RP_CUDA_ORDER_BLOCKING 2u /**< stream creation: waits for the legacy stream */
+
+struct rp_cuda_order {
+  enum rp_cuda_order_kind kind;
+  uint32_t flags;   /**< RP_CUDA_ORDER_* */
+  uint64_t context; /**< current one, or the one meant; 0 = not known */
+  uint64_t stream;
+  uint64_t object;
+};
+
+/** Kinds of work that the order of streams tells apart. */
+enum rp_cuda_work_kind {
+  RP_CUDA_LAUNCH = 0, /**< also asynchronous copies, memsets, host functions */
+  RP_CUDA_GRAPH_LAUNCH,
+  RP_CUDA_COPY_SYNC /**< of the synchronous family */
+};
+
+/** Where a synchronous copy goes from and to, as far as that tells whether the host waits for it. */
+enum rp_cuda_copy {
+  RP_CUDA_COPY_UNKNOWN = 0,
+  RP_CUDA_COPY_TO_HOST,          /**< from device memory to plain or pinned memory of the host */
+  RP_CUDA_COPY_PINNED_TO_DEVICE, /**< from pinned memory */
+};
+
+/** In what work_begin answers: a token will be asked for. */
+#define RP_CUDA_WORK_WANTED (UINT64_C(1) << 31)
+/** In rp_cuda_launch.event_flags, beyond those of events: the launch records events by its attributes. */
+#define RP_LAUNCH_RECORDS 0x10000u
+
+/** Work that a call puts on a stream. */
+struct rp_cuda_work {
+  enum rp_cuda_work_kind kind;
+  uint32_t event_flags;       /**< RP_EVENT_FLAG_PDL, RP_EVENT_FLAG_CAPTURED */
+  uint64_t context;           /**< current one, 0 = not known */
+  uint64_t stream;            /**< already normalised */
+  uint64_t graph;             /**< executable */
+  const void *driver_config;  /**< CUlaunchConfig whose attributes are to be read, or NULL */
+  const void *runtime_config; /**< cudaLaunchConfig_t, the same */
+  uint64_t to, from;          /**< synchronous copies: addresses, of the host too */
+};
+
 /** One word of a launch's parameters. */
 struct rp_launch_word {
   uint64_t value;
@@ -80,6 +142,20 @@ struct rp_cuda_sink {
   /** The launch named a receive buffer. */
   void (*launch_hit)(const struct rp_cuda_launch *launch, const struct rp_launch_words *words);
   void (*op)(const struct rp_cuda_op *op);
+  /** Work is about to be put on a stream; after launch_hit and op. What it answers, not 0, is given to
+   * work_end on the same thread; 0: nobody wants to know. Launches on other streams than the legacy one, that
+   * name no receive buffer and record no event, need not be told. */
+  uint64_t (*work_begin)(const struct rp_cuda_work *work);
+  /** Where the call succeeded and `begun` has RP_CUDA_WORK_WANTED: work_resume, what launch_hit (op) was told
+   * again to launch_done (op_done), and work_end. */
+  void (*work_resume)(const struct rp_cuda_work *work, uint64_t begun);
+  void (*launch_done)(const struct rp_cuda_launch *launch, const struct rp_launch_words *words);
+  void (*op_done)(const struct rp_cuda_op *op);
+  void (*work_end)(const struct rp_cuda_work *work, uint64_t begun, bool succeeded);
+  /** A call that orders work begins and ends. What order_begin answers, not 0, is given to order_end on the
+   * same thread; `call` may say more by then. */
+  uint64_t (*order_begin)(const struct rp_cuda_order *call);
+  void (*order_end)(const struct rp_cuda_order *call, uint64_t begun, bool succeeded);
   /** The driver has finished initialising, or a context exists. */
   void (*initialised)(void);
   /** Code was loaded: there may be new modules in the process too. */
@@ -102,6 +178,11 @@ int rp_driver_version(void);
 int rp_driver_major_from_path(const char *path);
 /** Ordinal of the calling thread's current device, -1 if there is none. Query; safe in callbacks. */
 int rp_driver_current_device(void);
+/** Context current on the calling thread, 0 if there is none. Query; safe in callbacks. */
+uint64_t rp_driver_current_context(void);
+/** What kind of memory a synchronous copy goes between; RP_CUDA_COPY_UNKNOWN also where the driver does not
+ * tell, and for managed memory. Query; safe in callbacks. */
+enum rp_cuda_copy rp_driver_copy_kind(uint64_t to, uint64_t from);
 /** Whether `stream` is being captured. Query; safe in callbacks; false where it cannot be told. */
 bool rp_driver_stream_capturing(uint64_t stream);
 /** Number of devices, and name and memory of one. Queries; not for callbacks. */
@@ -149,6 +230,14 @@ uint64_t rp_launch_cache_bytes(void);
 uint64_t rp_runtime_config_stream(const void *config, uint32_t *event_flags);
 /** Stream of a CUlaunchConfig, the same. */
 uint64_t rp_driver_config_stream(const void *config, uint32_t *event_flags);
+/** The next event that the launch records by its attributes, from position *at (begin with 0); false: there
+ * are no more. `started`: it says that the launch has begun (programmatic event), else nothing certain. */
+bool rp_driver_config_event(const void *config, unsigned *at, uint64_t *event, bool *started);
+bool rp_runtime_config_event(const void *config, unsigned *at, uint64_t *event, bool *started);
+/** The event that a graph node with these CUgraphNodeParams (cudaGraphNodeParams) records; 0: it records
+ * none. */
+uint64_t rp_driver_node_event(const void *params);
+uint64_t rp_runtime_node_event(const void *params);
 
 /* ---- CUPTI ---- */
 

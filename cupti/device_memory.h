@@ -13,6 +13,12 @@
 
 #include "pool/backend.h"
 
+/** One device's memory. The owner serialises all calls on one of these, except for rp_device_memory_info; the
+ * stream functions below may be called by any thread at any time.
+ *
+ * Words (write_word, read_word) are copied in the calling thread's context if it is of this device, else in
+ * the primary context if the program has made it; no context is ever made. RP_ERROR_UNAVAILABLE without one.
+ */
 struct rp_device_memory;
 
 /** What a device's memory was found to be. */
@@ -28,35 +34,53 @@ struct rp_device_memory_info {
 /** Opens the device with this ordinal: looks its properties up, finds the driver's entry points (each checked
  * alone). RP_ERROR_UNAVAILABLE: no virtual memory management here; `reason` says why. */
 rp_status rp_device_memory_open(int device, struct rp_device_memory **out, char *reason, size_t reason_size);
-/** NULL is allowed. */
+/** What it mapped stays as it is. NULL is allowed. */
 void rp_device_memory_close(struct rp_device_memory *memory);
 /** Table for rp_pool; its context is `memory`. */
 void rp_device_memory_backend(struct rp_device_memory *memory, struct rp_backend *out);
 void rp_device_memory_info(const struct rp_device_memory *memory, struct rp_device_memory_info *out);
-/** Gives a peer device access to everything mapped from now on (and says so for what is mapped already). */
+/** Gives a peer device access to what is mapped and to everything mapped from now on: for a device that
+ * peer access to this one was enabled for. RP_ERROR_UNAVAILABLE: it cannot reach this device, or the driver
+ * refused; then nothing is promised about it. */
 rp_status rp_device_memory_add_peer(struct rp_device_memory *memory, int peer);
 /** Text of the last driver error of this thread, for one line. */
 const char *rp_device_memory_error(void);
 
 /* ---- streams ---- */
 
-/** Context current on the calling thread, 0 if none; and the ordinal of its device, -1 if none. */
+/** Context current on the calling thread, 0 if none. Its device: rp_driver_current_device. */
 uint64_t rp_device_current_context(void);
-/** Makes `stream` wait for the work that `before` has been given so far: records an event of ours and waits.
- * `event` gets the handle that the order is told (valid until the next 4096 such waits; the caller tells the
- * order of record and wait). Handles are those of rp_cuda_op.stream. With `timed` also timing events around
- * the wait, see rp_device_waited. RP_ERROR_UNAVAILABLE: the driver refused. */
+/** Ordinal of a context's device, -1 where it cannot be told. */
+int rp_device_of_context(uint64_t context);
+/** Whether the device's primary context is in use; a query. True where it cannot be told. */
+bool rp_device_primary_alive(int device);
+/** Makes `stream` (of the current context, or any other by its own handle) wait for the work that `before` of
+ * `context` has been given so far: records an event of ours and waits. `context` 0 is the current one; it is
+ * made current for the record, and a default stream means that context's. `event` gets the handle that the
+ * order is told (valid until the next 4096 such waits in that context; the caller tells the order of record
+ * and wait). Handles are those of rp_cuda_op.stream; 0 is RP_ERROR_INVALID. With `timed` also timing events
+ * around the wait, see rp_device_waited_ns. RP_ERROR_BUSY: a stream is captured, or cannot be used because
+ * another one is; nothing has been done. RP_ERROR_UNAVAILABLE: the driver refused. RP_ERROR_LIMIT: more than
+ * 16 contexts. */
 rp_status rp_device_stream_wait(uint64_t context, uint64_t before, uint64_t stream, bool timed,
                                 uint64_t *event);
-/** Device time spent in timed waits that have completed since the last call, and how many. */
+/** Device time spent in timed waits that have completed since the last call, and how many. At most 1024 of a
+ * context are under way at a time; those beyond are made but not timed, and so not among `waits`. */
 uint64_t rp_device_waited_ns(uint64_t *waits);
-/** A mark behind the work a stream has been given so far. RP_ERROR_UNAVAILABLE; RP_ERROR_BUSY: captured. */
+/** A mark behind the work that a stream of `context` (0: the current one) has been given so far. As
+ * rp_device_stream_wait otherwise; also RP_ERROR_NO_MEMORY. Any number at a time. */
 rp_status rp_device_mark(uint64_t context, uint64_t stream, uint64_t *mark);
-/** Whether the work before the mark is complete: RP_OK, RP_ERROR_BUSY (not yet), RP_ERROR_UNAVAILABLE. */
+/** Whether the work before the mark is complete: RP_OK, RP_ERROR_BUSY (not yet), RP_ERROR_UNAVAILABLE (its
+ * context failed, or is gone). From any thread, with or without a context. */
 rp_status rp_device_mark_query(uint64_t mark);
-/** Gives the mark back. */
+/** Gives the mark back, once. 0 is allowed. */
 void rp_device_mark_drop(uint64_t mark);
-/** Waits for a whole context (as cudaFree does). */
+/** Waits for a whole context (as cudaFree does), 0: the current one. Not while a stream of it is captured,
+ * the capture would be lost; RP_ERROR_BUSY says that it was. */
 rp_status rp_device_synchronize(uint64_t context);
+/** The context is about to be destroyed or reset: gives back what is ours in it. With `alive` false it is
+ * gone already (or this is a callback): then without a call of the driver. Marks in it become
+ * RP_ERROR_UNAVAILABLE, and still have to be dropped. Waits for calls of other threads that use it. */
+void rp_device_context_forget(uint64_t context, bool alive);
 
 #endif

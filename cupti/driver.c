@@ -30,6 +30,8 @@ static void remember_path(void *handle) {
 static void fill_table(void *handle) {
   *(void **)&rp_driver.driver_get_version = dlsym(handle, "cuDriverGetVersion");
   *(void **)&rp_driver.ctx_get_device = dlsym(handle, "cuCtxGetDevice");
+  *(void **)&rp_driver.ctx_get_current = dlsym(handle, "cuCtxGetCurrent");
+  *(void **)&rp_driver.pointer_get_attributes = dlsym(handle, "cuPointerGetAttributes");
   *(void **)&rp_driver.device_get_count = dlsym(handle, "cuDeviceGetCount");
   *(void **)&rp_driver.device_get = dlsym(handle, "cuDeviceGet");
   *(void **)&rp_driver.device_get_name = dlsym(handle, "cuDeviceGetName");
@@ -106,6 +108,37 @@ int rp_driver_current_device(void) {
   if (rp_driver.ctx_get_device(&device) != CUDA_SUCCESS) device = -1;
   rp_query_end();
   return device;
+}
+
+uint64_t rp_driver_current_context(void) {
+  CUcontext context = NULL;
+  if (!ready() || !rp_driver.ctx_get_current) return 0;
+  rp_query_begin();
+  if (rp_driver.ctx_get_current(&context) != CUDA_SUCCESS) context = NULL;
+  rp_query_end();
+  return (uint64_t)(uintptr_t)context;
+}
+
+/* CU_MEMORYTYPE_*, 0 for memory that the driver does not know: plain memory of the host. */
+static bool plain_memory(uint64_t address, unsigned *type) {
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  uint64_t managed = 0; /* wider than any driver writes */
+  *type = 0;
+  void *out[] = {type, &managed};
+  return rp_driver.pointer_get_attributes(2, wanted, out, (CUdeviceptr)address) == CUDA_SUCCESS && !managed;
+}
+
+enum rp_cuda_copy rp_driver_copy_kind(uint64_t to, uint64_t from) {
+  unsigned to_type, from_type;
+  if (!ready() || !rp_driver.pointer_get_attributes) return RP_CUDA_COPY_UNKNOWN;
+  rp_query_begin();
+  bool known = plain_memory(to, &to_type) && plain_memory(from, &from_type);
+  rp_query_end();
+  if (!known) return RP_CUDA_COPY_UNKNOWN;
+  if (from_type == CU_MEMORYTYPE_DEVICE && to_type != CU_MEMORYTYPE_DEVICE) return RP_CUDA_COPY_TO_HOST;
+  if (from_type == CU_MEMORYTYPE_HOST && to_type == CU_MEMORYTYPE_DEVICE)
+    return RP_CUDA_COPY_PINNED_TO_DEVICE;
+  return RP_CUDA_COPY_UNKNOWN;
 }
 
 bool rp_driver_stream_capturing(uint64_t stream) {

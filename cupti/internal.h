@@ -14,6 +14,8 @@
 struct rp_driver_table {
   CUresult(CUDAAPI *driver_get_version)(int *);
   CUresult(CUDAAPI *ctx_get_device)(CUdevice *);
+  CUresult(CUDAAPI *ctx_get_current)(CUcontext *);
+  CUresult(CUDAAPI *pointer_get_attributes)(unsigned, CUpointer_attribute *, void **, CUdeviceptr);
   CUresult(CUDAAPI *device_get_count)(int *);
   CUresult(CUDAAPI *device_get)(CUdevice *, int);
   CUresult(CUDAAPI *device_get_name)(char *, int, CUdevice);

@@ -11,8 +11,10 @@
  * into again. At a step boundary it activates pooling (auto), carries out fallbacks, and makes pinned buffers
  * private.
  *
- * Shadow: the same over memory that does not exist. Buffers are told with rp_guard_shadow_alloc, commits
- * never fail, and what is counted is what enforcing would have prevented.
+ * Shadow: the same over memory that does not exist. Buffers are told with rp_guard_shadow_alloc, and what is
+ * counted is what enforcing would have prevented. Prepare carries everything out by itself and answers GO;
+ * only a boundary is asked for as it is otherwise, because it needs the channels (nothing to wait for: `idle`
+ * is empty).
  *
  * Pure: no CUDA, no file, no thread, no clock (times are given). The owner serialises all calls; while an
  * action is carried out (between prepare and commit) no other function of this guard may be called, except
@@ -77,14 +79,17 @@ struct rp_guard_options {
   enum rp_pool_policy on_violation;
   uint32_t watch_steps;   /**< auto: steps of one pattern before activation [2] */
   uint32_t max_conflicts; /**< kept in full [256] */
+  /** rp_guard_send is called for every send. Then buffers of a peer that is received from and never sent to
+   * are not activated (auto): that is an evaluation, and training on the same buffers would need more. */
+  bool sends_told;
 };
 
 struct rp_guard;
 
-/** New guard over `backend` (ignored in shadow, may then be NULL) and `order`, which it does not own and
- * which outlives it; several guards share one order. `plan` may be NULL: auto. A plan that cannot be used is
- * named in the report, and the guard is then an auto one that never activates. RP_ERROR_NO_MEMORY,
- * RP_ERROR_INVALID, or what the backend said. */
+/** New guard over `backend` (in shadow only its granularity is asked; NULL there means 2 MiB) and `order`,
+ * which it does not own and which outlives it; several guards share one order. `plan` may be NULL: auto. A
+ * plan that cannot be used is named in the report, and the guard is then an auto one that never activates.
+ * RP_ERROR_NO_MEMORY, RP_ERROR_INVALID, or what the backend said. */
 rp_status rp_guard_create(const struct rp_guard_options *options, const struct rp_backend *backend,
                           struct rp_order *order, const struct rp_guard_plan *plan, struct rp_guard **out);
 /** The device is done with everything. What could not be given back: `left_bytes` (may be NULL). */
@@ -114,6 +119,9 @@ rp_status rp_guard_free_prepare(struct rp_guard *guard, uint64_t address, const 
                                 bool *needs_idle);
 /** Acts. */
 rp_status rp_guard_free(struct rp_guard *guard, uint64_t address);
+/** The driver gave [address, address + bytes) to the program by itself: what we freed there before is not
+ * freed twice when that is freed. To be told of every allocation that is not ours. Cheap. */
+void rp_guard_address_reused(struct rp_guard *guard, uint64_t address, uint64_t bytes);
 /** The context is gone, and all memory with it as far as the program knows. Acts. The device must be done. */
 void rp_guard_release_all(struct rp_guard *guard);
 /** Shadow only: the program's own allocation came or goes. */
@@ -141,16 +149,22 @@ struct rp_guard_action {
   struct rp_order_gap waits[RP_GUARD_ACTION_WAITS];
   size_t wait_count;
   /** Before commit the host must know that the work of these streams so far is complete (fix CONTEXT: of the
-   * whole context). Ask with queries, outside of all locks, and prepare again afterwards if anything else
-   * went on meanwhile. */
+   * whole context; context 0: the calling thread's). Ask with queries, outside of all locks, tell the order
+   * (record and synchronisation of the mark's event, or of the context) and rp_guard_idle_reached, and
+   * prepare again if anything else went on meanwhile. */
   struct rp_order_gap idle[RP_GUARD_ACTION_WAITS];
   size_t idle_count;
   bool boundary; /**< a step ends here and something waits for it: see rp_guard_boundary; `idle` may be waited
                     for as long as the caller likes, or the boundary left for the next step */
   bool abort;    /**< policy: end the process after the report */
   struct rp_pool_decision decision; /**< for commit */
-  const char *why;                  /**< REFUSE: one sentence */
+  uint64_t serial;                  /**< for rp_guard_idle_reached */
+  const char *why; /**< REFUSE: one sentence. Of a receive with ACT: for the case that its commit fails */
 };
+
+/** What `action->idle` asked for was reached, counted from when the action was prepared. Needed where a fix
+ * was CONTEXT, for accesses whose order is unknown; harmless otherwise. */
+void rp_guard_idle_reached(struct rp_guard *guard, const struct rp_guard_action *action);
 
 /* ---- receives ---- */
 
@@ -169,8 +183,14 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
 rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_receive *receive,
                                   const struct rp_guard_action *action);
 /** NCCL has launched it: after the call, or after the end of its group, has succeeded. Until then the
- * buffer's order is unknown. */
+ * buffer's order is unknown. Tells the order (rp_order_access) if the buffer is ours. */
 void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive);
+/** The same for a caller that has told the order itself, of the call or of its group: `token` is what that
+ * answered. */
+void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,
+                              rp_order_token token);
+/** A send to that peer is posted, from whatever memory (options: sends_told). Cheap. */
+void rp_guard_send(struct rp_guard *guard, uint64_t comm, int32_t peer);
 
 /* ---- boundaries ---- */
 
@@ -215,10 +235,25 @@ void rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *
 void rp_guard_graph_launched(struct rp_guard *guard, const struct rp_guard_access *access,
                              rp_order_token token);
 
-/** While somebody acts: remembers an access (or a send, launch) until rp_guard_pending_drain. Bounded: what
- * does not fit makes every frontier unknown, and is counted. */
+/** While somebody acts: remembers an access that a callback saw (kind RP_EVENT_GRAPH_LAUNCH: a graph launch)
+ * until rp_guard_pending_drain, which takes it as rp_guard_access_seen and rp_guard_graph_launched do (an
+ * abort is then answered by the next prepare). Bounded: what does not fit makes every frontier unknown, and
+ * is counted. Interposed calls that were let go before wait for the end of the acting and tell `launched`. */
 void rp_guard_pending_add(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token);
 void rp_guard_pending_drain(struct rp_guard *guard);
+
+/* ---- strict mode ---- */
+
+/** Whether released buffers are still mapped that should not be. Cheap; false without options.strict. */
+bool rp_guard_strict_pending(const struct rp_guard *guard);
+/** At an interposed call that may act, at `site`: which streams would have to be idle. ACT, or GO if there is
+ * nothing to do. Whether to wait for them is up to the caller. */
+void rp_guard_strict_prepare(struct rp_guard *guard, const struct rp_order_site *site,
+                             struct rp_guard_action *action);
+/** Acts: takes the mapping of those released buffers away whose accesses the host knows to be complete; the
+ * others stay pending. A receive or an interposed access gives it back (their prepare answers ACT). The first
+ * failure of the backend. */
+rp_status rp_guard_strict_commit(struct rp_guard *guard);
 
 /* ---- surprises ---- */
 
@@ -242,10 +277,10 @@ struct rp_guard_class_report {
   uint32_t direction;
   uint32_t depth; /**< D; 0 for user-given slots */
   uint32_t slack;
-  int32_t peer;
+  int32_t peer; /**< -1: not known, or several */
 };
 
-/** A conflict with what the report wants to say of both sides. */
+/** All that a report says of a guard. */
 struct rp_guard_report {
   bool planned, active;    /**< a plan was given; buffers share slots now */
   const char *idle_reason; /**< why nothing is shared, one word ("" while active) */
@@ -257,11 +292,18 @@ struct rp_guard_report {
   size_t conflict_count;
   uint64_t steps;                                                /**< boundaries seen */
   uint64_t activated_step, activated_ns, activation_duration_ns; /**< first activation; 0 = none */
+  uint64_t activations; /**< boundaries at which buffers began to share */
   uint64_t activations_postponed;
   uint32_t slack;                    /**< in use; found, where it was asked to be */
   uint64_t receives_waited, wait_ns; /**< receives for which a wait was inserted; told by rp_guard_waited */
   uint64_t double_frees;
+  uint64_t freed_forgotten; /**< freed addresses of which a second free would not be known */
   uint64_t pending_dropped;
+  uint64_t evidence_merged;   /**< accesses whose functions did not fit a buffer's list, and count together */
+  uint64_t unowned_receives;  /**< into memory that is not the guard's */
+  uint64_t boundary_failures; /**< boundaries at which the backend refused something */
+  bool plan_departed;         /**< the run does not do what the plan lists */
+  uint64_t concealed;         /**< strict: times a mapping was taken away */
   struct rp_order_counts order;
   uint64_t guard_bytes; /**< host memory, pool and tables, without the order */
 };

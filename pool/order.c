@@ -8,6 +8,7 @@
 #include "pool/order_internal.h"
 
 #define COMPONENTS_MAX 65535u
+#define CALLS_MAX (1u << 20)
 #define POSITION_MAX ((UINT64_C(1) << 48) - 1)
 
 /* ---- clocks ---- */
@@ -20,6 +21,12 @@ bool rp_order_clock_join(const struct rp_order *order, uint64_t *into, const uin
     into[i] = larger;
   }
   return changed != 0;
+}
+
+bool rp_order_clock_covers(const struct rp_order *order, const uint64_t *clock, const uint64_t *part) {
+  for (uint32_t i = 0; i < order->width; i++)
+    if (clock[i] < part[i]) return false;
+  return true;
 }
 
 void rp_order_clock_copy(const struct rp_order *order, uint64_t *into, const uint64_t *from) {
@@ -40,6 +47,7 @@ static void take_defaults(struct rp_order_limits *limits) {
   if (!limits->components) limits->components = 64;
   if (!limits->events) limits->events = 4096;
   if (!limits->graphs) limits->graphs = 256;
+  if (!limits->calls) limits->calls = 256;
 }
 
 static rp_status init_indexes(struct rp_order *order) {
@@ -49,6 +57,7 @@ static rp_status init_indexes(struct rp_order *order) {
   if (!status) status = rp_order_index_init(&order->threads, limits->threads);
   if (!status) status = rp_order_index_init(&order->events, limits->events);
   if (!status) status = rp_order_index_init(&order->graphs, limits->graphs);
+  if (!status) status = rp_order_calls_init(order);
   return status;
 }
 
@@ -61,7 +70,7 @@ static rp_status init_tables(struct rp_order *order) {
   order->graph = calloc(limits->graphs, sizeof *order->graph);
   order->component = calloc(limits->components, sizeof *order->component);
   size_t clocks = (size_t)2 * limits->contexts + (size_t)2 * limits->streams + limits->threads +
-                  limits->events + limits->graphs;
+                  limits->events + limits->graphs + limits->calls + 1;
   order->clocks = calloc(clocks * limits->components, sizeof *order->clocks);
   if (!order->context || !order->stream || !order->thread || !order->event || !order->graph ||
       !order->component || !order->clocks)
@@ -89,6 +98,8 @@ static void deal_clocks(struct rp_order *order) {
     order->event[i].clock = next;
   for (uint32_t i = 0; i < limits->graphs; i++, next += width)
     order->graph[i].clock = next;
+  for (uint32_t i = 0; i <= limits->calls; i++, next += width)
+    order->call[i].clock = next;
 }
 
 static size_t index_bytes(const struct rp_order_index *index) {
@@ -103,6 +114,8 @@ static void count_bytes(struct rp_order *order) {
   order->bytes += limits->contexts * sizeof *order->context + limits->streams * sizeof *order->stream +
                   limits->threads * sizeof *order->thread + limits->events * sizeof *order->event +
                   limits->graphs * sizeof *order->graph + limits->components * sizeof *order->component;
+  order->bytes += ((size_t)limits->calls + 1) * sizeof *order->call +
+                  limits->calls * (sizeof *order->call_active + sizeof *order->call_unused);
 }
 
 rp_status rp_order_create(const struct rp_order_limits *limits, struct rp_order **out) {
@@ -111,7 +124,9 @@ rp_status rp_order_create(const struct rp_order_limits *limits, struct rp_order 
   if (limits) order->limits = *limits;
   take_defaults(&order->limits);
   order->retired_first = order->retired_last = RP_ORDER_NO_SLOT;
-  rp_status status = order->limits.components > COMPONENTS_MAX ? RP_ERROR_INVALID : init_indexes(order);
+  rp_status status = RP_ERROR_INVALID;
+  if (order->limits.components <= COMPONENTS_MAX && order->limits.calls <= CALLS_MAX)
+    status = init_indexes(order);
   if (!status) status = init_tables(order);
   if (status) {
     rp_order_destroy(order);
@@ -130,6 +145,7 @@ void rp_order_destroy(struct rp_order *order) {
   rp_order_index_fini(&order->threads);
   rp_order_index_fini(&order->events);
   rp_order_index_fini(&order->graphs);
+  rp_order_calls_fini(order);
   free(order->context);
   free(order->stream);
   free(order->thread);
@@ -211,9 +227,24 @@ struct rp_order_context *rp_order_get_context(struct rp_order *order, uint64_t c
   rp_order_clock_clear(order, found->all);
   rp_order_clock_clear(order, found->blocking);
   found->blocking_version = ++order->tick;
+  found->blocking_told = false;
   found->id = context;
   found->legacy = RP_ORDER_NO_SLOT;
   return found;
+}
+
+bool rp_order_has_accesses(const struct rp_order *order) {
+  return order->width != 0;
+}
+
+bool rp_order_legacy_learns(const struct rp_order *order) {
+  for (uint32_t i = 0; i < order->limits.contexts; i++) {
+    const struct rp_order_context *context = &order->context[i];
+    if (!context->id || !context->blocking_told) continue;
+    if (context->legacy == RP_ORDER_NO_SLOT) return true;
+    if (order->stream[context->legacy].seen_blocking != context->blocking_version) return true;
+  }
+  return false;
 }
 
 struct rp_order_context *rp_order_context_of(const struct rp_order *order,
@@ -309,6 +340,7 @@ static void forget_blocking(struct rp_order *order, uint32_t slot) {
 static void stream_remove(struct rp_order *order, uint32_t slot) {
   struct rp_order_stream *stream = &order->stream[slot];
   rp_order_index_remove(&order->streams, slot);
+  rp_order_mark_gone_slot(order, slot);
   if (stream->blocking) forget_blocking(order, stream->context);
   component_retire(order, stream->component);
   stream->component = RP_ORDER_NO_SLOT;
@@ -327,10 +359,12 @@ void rp_order_stream_destroy(struct rp_order *order, uint64_t stream) {
   uint32_t slot =
       stream > RP_ORDER_STREAM_PER_THREAD ? rp_order_index_find(&order->streams, &key) : RP_ORDER_NO_SLOT;
   if (slot != RP_ORDER_NO_SLOT) stream_remove(order, slot);
+  if (stream > RP_ORDER_STREAM_PER_THREAD) rp_order_mark_gone(order, stream);
 }
 
 void rp_order_thread_exit(struct rp_order *order, uint64_t thread) {
   if (!thread) return;
+  rp_order_abandon(order, thread);
   for (uint32_t i = 0; i < order->limits.streams; i++)
     if (order->streams.keys[i].thread == thread && stream_exists(order, i)) stream_remove(order, i);
   struct rp_order_thread *found = rp_order_find_thread(order, thread);
@@ -340,12 +374,14 @@ void rp_order_thread_exit(struct rp_order *order, uint64_t thread) {
 }
 
 void rp_order_context_destroy(struct rp_order *order, uint64_t context) {
+  rp_order_mark_gone_context(order, context);
   struct rp_order_context *found = rp_order_find_context(order, context);
   if (!found) return;
   const uint32_t slot = (uint32_t)(found - order->context);
   for (uint32_t i = 0; i < order->limits.streams; i++)
     if (order->stream[i].context == slot && stream_exists(order, i)) stream_remove(order, i);
   rp_order_index_remove(&order->contexts, slot);
+  found->id = 0;
 }
 
 /* ---- events and graphs ---- */
@@ -409,5 +445,6 @@ struct rp_order_graph *rp_order_get_graph(struct rp_order *order, uint64_t exec)
 
 void rp_order_graph_destroy(struct rp_order *order, uint64_t exec) {
   struct rp_order_graph *found = rp_order_find_graph(order, exec);
+  rp_order_spoil_graph(order, exec);
   if (found) rp_order_index_remove(&order->graphs, (uint32_t)(found - order->graph));
 }

@@ -35,6 +35,9 @@
  * and write value; events of another process or recorded inside graphs; frees (the driver only says they may
  * synchronise).
  *
+ * Several threads: see rp_order_begin. Told call by call, as by most functions below, the order is right for
+ * calls that did not overlap.
+ *
  * Memory is bounded and had at create; nothing later allocates. What does not fit has no order and is
  * counted. Clocks hold one component for each stream (and thread) that accesses were recorded on. A component
  * is taken again after its owner is gone; tokens of the former owner then are stale: never ordered.
@@ -87,6 +90,7 @@ struct rp_order_limits {
   uint32_t components; /**< streams and threads with recorded accesses, default 64, at most 65535 */
   uint32_t events;     /**< with something recorded, default 4096; the oldest make room */
   uint32_t graphs;     /**< executable graphs launched, default 256; the oldest make room */
+  uint32_t calls;      /**< begun and not ended at a time, default 256 */
 };
 
 /** What did not fit, and what could not be followed. */
@@ -101,6 +105,8 @@ struct rp_order_counts {
   uint64_t events_dropped;      /**< records for which no room could be made */
   uint64_t graphs_evicted;      /**< executable graphs forgotten to make room */
   uint64_t captured;            /**< calls that were captured and therefore made no order */
+  uint64_t calls_dropped;       /**< calls for which there was no room while they went on */
+  bool lost;                    /**< rp_order_lost was called: nothing is ordered any more */
 };
 
 struct rp_order;
@@ -190,6 +196,70 @@ void rp_order_capture_begin(struct rp_order *order, const struct rp_order_site *
  * again. */
 void rp_order_capture_end(struct rp_order *order, const struct rp_order_site *site);
 
+/* ---- calls of several threads at once ---- */
+
+/** Something that must not be left out could not be told: from now on nothing is ordered. */
+void rp_order_lost(struct rp_order *order);
+
+/** A call between rp_order_begin and its end; 0 = none, which every end takes and does nothing. A plain
+ * value: once ended it means nothing any more. */
+typedef uint64_t rp_order_call;
+
+/** What rp_order_begin is told of; `object` is an event or an executable graph. */
+enum rp_order_kind {
+  RP_ORDER_WORK = 0,          /**< launch, copy, memset, host function */
+  RP_ORDER_GRAPH_LAUNCH,      /**< object: the executable */
+  RP_ORDER_RECORD,            /**< object: event; all work of the stream so far */
+  RP_ORDER_START_RECORD,      /**< programmatic event of the launch that begins at the same time and site */
+  RP_ORDER_COMPLETION_RECORD, /**< launch completion event of it: no order */
+  RP_ORDER_UNFOLLOWED_RECORD, /**< see rp_order_event_unknown; site: thread only */
+  RP_ORDER_WAIT,              /**< object: event */
+  RP_ORDER_SYNC_STREAM,       /**< also a query, if it says "done" */
+  RP_ORDER_SYNC_EVENT,        /**< object: event; site: thread only */
+  RP_ORDER_SYNC_CONTEXT,      /**< site: context and thread only */
+  RP_ORDER_CAPTURE_BEGIN,
+  RP_ORDER_CAPTURE_END
+};
+
+/** A call begins. Where threads call at once, nobody knows which of two overlapping calls came first, and one
+ * that is told when it has returned may be told behind one that it came before. So it is told twice. What it
+ * comes after is what had been told when it began; what it did counts from its end on; a record that overlaps
+ * with another record or wait of its event makes no order, and what overlaps with the begin or end of a
+ * capture counts as captured. Then "ordered" is true whatever came first.
+ *
+ * Destroying a stream, event, graph or context is told before the call, creating after it, by the functions
+ * above. The thread of `site` must not be 0. 0 without room. */
+rp_order_call rp_order_begin(struct rp_order *order, enum rp_order_kind kind,
+                             const struct rp_order_site *site, uint64_t object);
+/** The same for an event that a launch records by its attributes (START_RECORD, COMPLETION_RECORD): it begins
+ * and ends with `launch`. False without room: nothing is told, see rp_order_event_foreign. */
+bool rp_order_begin_with(struct rp_order *order, rp_order_call launch, enum rp_order_kind kind,
+                         uint64_t event);
+/** Where a call that goes on was made, NULL if it does not. */
+const struct rp_order_site *rp_order_call_site(const struct rp_order *order, rp_order_call call);
+/** It succeeded (work: without an access). */
+void rp_order_end(struct rp_order *order, rp_order_call call);
+/** Work or a graph launch succeeded: its token, also where `call` is 0 (then unknown). */
+rp_order_token rp_order_end_access(struct rp_order *order, rp_order_call call);
+/** Work succeeded that is a copy of the synchronous family. Its token if `access`, else unknown. */
+rp_order_token rp_order_end_copy(struct rp_order *order, rp_order_call call, enum rp_order_copy kind,
+                                 bool access);
+/** An access that was launched some time ago, by a call whose begin was not told: what it came after is not
+ * known. */
+rp_order_token rp_order_access_past(struct rp_order *order, const struct rp_order_site *site);
+/** It failed: nothing happened. */
+void rp_order_cancel(struct rp_order *order, rp_order_call call);
+/** Have accesses been told? While not, nothing can be ordered. */
+bool rp_order_has_accesses(const struct rp_order *order);
+/** Are captures going on? */
+bool rp_order_captures(const struct rp_order *order);
+/** An event may have been recorded as part of a capture, untold: until the captures end, waits for events
+ * that are not known draw their streams in. */
+void rp_order_capture_unsure(struct rp_order *order);
+/** Would work on a legacy stream tell it anything new? While not, work there that is no access need not be
+ * told. */
+bool rp_order_legacy_learns(const struct rp_order *order);
+
 /* ---- questions: change nothing, O(1) for a token ---- */
 
 /** Would an operation issued now at `site` begin after the access completed? (That a graph launch comes after
@@ -200,6 +270,11 @@ bool rp_order_before_host(const struct rp_order *order, rp_order_token token, ui
 /** Is the token of a component that has another owner now, or unknown? Such an access never becomes ordered.
  */
 bool rp_order_stale(const struct rp_order *order, rp_order_token token);
+
+/** Does some thread know that the access completed? Then it has. An access of the host always has. */
+bool rp_order_complete(const struct rp_order *order, rp_order_token token);
+/** Is an operation at `site` captured into a graph, as far as was told? */
+bool rp_order_capturing(const struct rp_order *order, const struct rp_order_site *site);
 
 /* ---- the accesses of one tenant ---- */
 
@@ -237,6 +312,11 @@ struct rp_order_gap {
  * or the site is programmatic). */
 size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontier *frontier,
                      const struct rp_order_site *site, struct rp_order_gap gaps[RP_ORDER_FRONTIER + 1]);
+
+/** Who made the access, as the gap between it and the host: FIX_WAIT: when `stream` has done the work it has
+ * been given, it is complete; FIX_CONTEXT: the stream cannot be asked, but `context` can; FIX_NONE: nothing
+ * known would tell. */
+struct rp_order_gap rp_order_owner(const struct rp_order *order, rp_order_token token);
 
 #ifdef __cplusplus
 }

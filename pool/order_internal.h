@@ -15,8 +15,9 @@ struct rp_order_context {
   uint64_t *all;      /**< join over every stream there has been */
   uint64_t *blocking; /**< join over the blocking ones, without the legacy stream */
   uint64_t blocking_version;
-  uint64_t id;
-  uint32_t legacy; /**< stream slot, RP_ORDER_NO_SLOT while it has done nothing that matters */
+  uint64_t id;        /**< 0: not in use */
+  bool blocking_told; /**< `blocking` has changed since it was created */
+  uint32_t legacy;    /**< stream slot, RP_ORDER_NO_SLOT while it has done nothing that matters */
 };
 
 struct rp_order_stream {
@@ -66,6 +67,26 @@ struct rp_order_component {
   bool alive;
 };
 
+/** A call that has begun. */
+struct rp_order_pending {
+  uint64_t *clock;   /**< what it comes after (work: clock of its start), or what the host will know */
+  uint64_t object;   /**< event or executable graph */
+  uint64_t position; /**< of the stream's component when it began */
+  uint64_t capture, capture_before;                 /**< begin and end of a capture */
+  uint64_t seen_thread, seen_legacy, seen_blocking; /**< versions that `clock` includes */
+  rp_order_call with;                               /**< one that ends with it, 0 = none */
+  struct rp_order_site site;
+  uint32_t stream, component; /**< slots when it began, or RP_ORDER_NO_SLOT */
+  uint32_t turn;              /**< tells apart the calls that have had this place */
+  enum rp_order_kind kind;
+  bool active;
+  bool no_room;  /**< the stream found no place */
+  bool empty;    /**< it has nothing to tell */
+  bool spoiled;  /**< its event or graph was recorded, destroyed or replaced meanwhile */
+  bool captured; /**< its stream was in a capture at some time meanwhile */
+  bool gone;     /**< its stream was destroyed meanwhile */
+};
+
 struct rp_order {
   struct rp_order_limits limits;
   struct rp_order_counts counts;
@@ -76,6 +97,9 @@ struct rp_order {
   struct rp_order_event *event;
   struct rp_order_graph *graph;
   struct rp_order_component *component;
+  struct rp_order_pending *call;       /**< limits.calls, and one more for calls told at once */
+  uint32_t *call_active, *call_unused; /**< slots */
+  uint32_t call_active_count, call_unused_count;
   uint64_t *clocks; /**< slab that all clocks lie in */
   size_t bytes;
   uint32_t width; /**< components ever used: as far as clocks need looking at */
@@ -91,6 +115,8 @@ struct rp_order {
 
 /** into = into ⊔ from; true when that changed anything. */
 bool rp_order_clock_join(const struct rp_order *order, uint64_t *into, const uint64_t *from);
+/** Has `clock` all that `part` has? */
+bool rp_order_clock_covers(const struct rp_order *order, const uint64_t *clock, const uint64_t *part);
 void rp_order_clock_copy(const struct rp_order *order, uint64_t *into, const uint64_t *from);
 void rp_order_clock_clear(const struct rp_order *order, uint64_t *clock);
 
@@ -122,6 +148,48 @@ static inline uint32_t rp_order_token_component(rp_order_token token) {
 static inline uint64_t rp_order_token_position(rp_order_token token) {
   return token & ((UINT64_C(1) << 48) - 1);
 }
+
+/* ---- calls between begin and end: order_call.c ---- */
+
+rp_status rp_order_calls_init(struct rp_order *order);
+void rp_order_calls_fini(struct rp_order *order);
+/** They overlap with what changes the record of `event`. `capture`: it is a captured record, which may draw
+ * in the stream of a wait; else 0. */
+void rp_order_spoil_event(struct rp_order *order, uint64_t event, uint64_t capture);
+void rp_order_spoil_graph(struct rp_order *order, uint64_t exec);
+/** Is a record of `event` going on? */
+bool rp_order_recording(const struct rp_order *order, uint64_t event);
+/** A capture begins or draws in the site's stream: what goes on there may be part of it. */
+void rp_order_mark_captured(struct rp_order *order, const struct rp_order_site *site);
+/** The stream in this slot, or of this handle, is destroyed, or the context with its default streams. */
+void rp_order_mark_gone_slot(struct rp_order *order, uint32_t stream);
+void rp_order_mark_gone(struct rp_order *order, uint64_t stream);
+void rp_order_mark_gone_context(struct rp_order *order, uint64_t context);
+/** The thread ended inside of calls: what became of them is not known. */
+void rp_order_abandon(struct rp_order *order, uint64_t thread);
+
+/* ---- rules: order_ops.c; `call` has its kind, site and object ---- */
+
+void rp_order_call_begin(struct rp_order *order, struct rp_order_pending *call);
+/** It succeeded. For work: its token if `access`. */
+rp_order_token rp_order_call_end(struct rp_order *order, struct rp_order_pending *call, bool access);
+rp_order_token rp_order_copy_end(struct rp_order *order, struct rp_order_pending *call,
+                                 enum rp_order_copy kind, bool access);
+void rp_order_event_store(struct rp_order *order, uint64_t event, const uint64_t *clock);
+/** The clock of the start of the stream's latest operation. */
+void rp_order_copy_start(const struct rp_order *order, uint64_t *clock, const struct rp_order_stream *stream);
+
+/* ---- captures: order_capture.c ---- */
+
+void rp_order_capture_call_begin(struct rp_order *order, struct rp_order_pending *call);
+void rp_order_capture_call_end(struct rp_order *order, struct rp_order_pending *call);
+/** The begin of a capture failed. */
+void rp_order_capture_undo(struct rp_order *order, const struct rp_order_pending *call);
+/** A wait begins: does it draw its stream into a capture? */
+void rp_order_capture_draw(struct rp_order *order, const struct rp_order_pending *call,
+                           const struct rp_order_event *event);
+/** A record that becomes part of a graph: waits for it draw streams into the capture. */
+void rp_order_record_captured(struct rp_order *order, const struct rp_order_stream *stream, uint64_t event);
 
 /** Entry of the clock of the latest operation's start. */
 static inline uint64_t rp_order_start_at(const struct rp_order_stream *stream, uint32_t component) {

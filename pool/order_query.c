@@ -7,7 +7,7 @@ bool rp_order_stale(const struct rp_order *order, rp_order_token token) {
 }
 
 bool rp_order_before_host(const struct rp_order *order, rp_order_token token, uint64_t thread) {
-  if (rp_order_stale(order, token)) return false;
+  if (order->counts.lost || rp_order_stale(order, token)) return false;
   const struct rp_order_thread *host = rp_order_find_thread(order, thread);
   return host && host->clock[rp_order_token_component(token)] >= rp_order_token_position(token);
 }
@@ -27,7 +27,7 @@ static bool before_default(const struct rp_order *order, rp_order_token token,
 }
 
 bool rp_order_before(const struct rp_order *order, rp_order_token token, const struct rp_order_site *site) {
-  if (rp_order_stale(order, token)) return false;
+  if (order->counts.lost || rp_order_stale(order, token)) return false;
   const uint32_t component = rp_order_token_component(token);
   const uint64_t position = rp_order_token_position(token);
   const struct rp_order_stream *stream = rp_order_find_stream(order, site);
@@ -36,6 +36,17 @@ bool rp_order_before(const struct rp_order *order, rp_order_token token, const s
   if (site->flags & RP_ORDER_PROGRAMMATIC) return stream && rp_order_start_at(stream, component) >= position;
   if (stream && stream->full[component] >= position) return true;
   return before_default(order, token, site, stream);
+}
+
+bool rp_order_complete(const struct rp_order *order, rp_order_token token) {
+  if (order->counts.lost || rp_order_stale(order, token)) return false;
+  const uint32_t component = rp_order_token_component(token);
+  if (order->component[component].stream == RP_ORDER_STREAM_UNKNOWN) return true; /* a thread's own */
+  /* Clocks of threads that are gone count too: what they knew stays true while the component has its owner.
+   */
+  for (uint32_t i = 0; i < order->limits.threads; i++)
+    if (order->thread[i].clock[component] >= rp_order_token_position(token)) return true;
+  return false;
 }
 
 /* ---- frontier ---- */
@@ -69,7 +80,7 @@ bool rp_order_frontier_before(const struct rp_order *order, const struct rp_orde
 
 /* ---- gaps ---- */
 
-static bool is_capturing(const struct rp_order *order, const struct rp_order_site *site) {
+bool rp_order_capturing(const struct rp_order *order, const struct rp_order_site *site) {
   const struct rp_order_stream *stream = rp_order_find_stream(order, site);
   return (site->flags & RP_ORDER_CAPTURED) || (stream && stream->capture);
 }
@@ -83,18 +94,18 @@ static bool context_covers(const struct rp_order *order, rp_order_token token, u
 static struct rp_order_gap describe(const struct rp_order *order, rp_order_token token,
                                     const struct rp_order_site *site) {
   struct rp_order_gap gap = {.fix = RP_ORDER_FIX_NONE, .token = token};
-  if (rp_order_stale(order, token)) return gap;
+  if (order->counts.lost || rp_order_stale(order, token)) return gap;
   const struct rp_order_component *component = &order->component[rp_order_token_component(token)];
   gap.context = component->context;
   gap.stream = component->stream;
   gap.thread = component->thread;
-  if (gap.stream == RP_ORDER_STREAM_UNKNOWN || is_capturing(order, site))
+  if (gap.stream == RP_ORDER_STREAM_UNKNOWN || rp_order_capturing(order, site))
     return gap; /* the host's, or no help */
   const struct rp_order_site from = {.context = gap.context, .stream = gap.stream, .thread = gap.thread};
   const bool reachable =
       component->alive && (gap.stream != RP_ORDER_STREAM_PER_THREAD || gap.thread == site->thread);
   if (reachable)
-    gap.fix = is_capturing(order, &from) ? RP_ORDER_FIX_NONE : RP_ORDER_FIX_WAIT;
+    gap.fix = rp_order_capturing(order, &from) ? RP_ORDER_FIX_NONE : RP_ORDER_FIX_WAIT;
   else if (context_covers(order, token, gap.context))
     gap.fix = RP_ORDER_FIX_CONTEXT;
   return gap;
@@ -144,4 +155,18 @@ size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontie
     if (chosen >> i & 1) gaps[written++] = open[i];
   if (frontier->unknown) gaps[written++] = (struct rp_order_gap){.fix = RP_ORDER_FIX_NONE};
   return written;
+}
+
+struct rp_order_gap rp_order_owner(const struct rp_order *order, rp_order_token token) {
+  struct rp_order_gap gap = {.fix = RP_ORDER_FIX_NONE, .token = token};
+  if (order->counts.lost || rp_order_stale(order, token)) return gap;
+  const struct rp_order_component *component = &order->component[rp_order_token_component(token)];
+  gap.context = component->context;
+  gap.stream = component->stream;
+  gap.thread = component->thread;
+  if (component->alive && gap.stream != RP_ORDER_STREAM_UNKNOWN && gap.stream != RP_ORDER_STREAM_PER_THREAD)
+    gap.fix = RP_ORDER_FIX_WAIT;
+  else if (context_covers(order, token, gap.context))
+    gap.fix = RP_ORDER_FIX_CONTEXT;
+  return gap;
 }

@@ -334,6 +334,12 @@ rp_status rp__plan_build(struct rp_plan_item *items, size_t count, int32_t ranks
   return status;
 }
 
+/* The rank that sends what `received` gets. */
+static uint32_t sender_of(const struct rp_schedule *schedule, const struct rp_received *received) {
+  int32_t stage = received->stage + (received->direction == RP_DIRECTION_GRADIENT ? 1 : -1);
+  return stage >= 0 && stage < schedule->stages ? (uint32_t)schedule->stage_rank[stage] : 0;
+}
+
 rp_status rp__plan_from_schedule(const struct rp_schedule *schedule, const struct rp_plan_options *options,
                                  struct rp_plan **out) {
   uint64_t bytes;
@@ -349,9 +355,13 @@ rp_status rp__plan_from_schedule(const struct rp_schedule *schedule, const struc
   struct rp_plan_item *items = malloc((count + 1) * sizeof(*items));
   for (int32_t r = 0; items && r < set.ranks; r++)
     for (size_t i = set.rank_begin[r]; i < set.rank_begin[r + 1]; i++)
-      items[i] =
-          (struct rp_plan_item){set.items[i].interval, bytes, r, set.items[i].stage, set.items[i].microbatch,
-                                set.items[i].direction};
+      items[i] = (struct rp_plan_item){.interval = set.items[i].interval,
+                                       .bytes = bytes,
+                                       .rank = r,
+                                       .stage = set.items[i].stage,
+                                       .microbatch = set.items[i].microbatch,
+                                       .direction = set.items[i].direction,
+                                       .source = sender_of(schedule, &set.items[i])};
   rp_received_set_fini(&set);
   if (!items) return RP_ERROR_NO_MEMORY;
   return rp__plan_build(items, count, schedule->ranks, schedule->stages, schedule->microbatches, options,

@@ -20,6 +20,8 @@ struct rp_plan_item {
   uint64_t bytes;              /**< all tensors of the microbatch; 0 = unknown */
   int32_t rank, stage, microbatch;
   enum rp_direction direction;
+  uint32_t source;   /**< who sends it: equal numbers within a rank, equal senders */
+  uint32_t accesses; /**< how many read it, where a run counted them; else 0 */
 };
 
 /** Buffers that share slots. */

@@ -50,7 +50,7 @@ rp_status rp_pool_destroy(struct rp_pool *pool, uint64_t *left_bytes) {
   }
   if (left_bytes) *left_bytes = pool->info.account.physical_bytes;
   while (pool->class_count)
-    rp__pool_class_drop(pool);
+    rp__pool_class_drop(pool, pool->class_count - 1);
   rp_address_map_fini(&pool->addresses);
   free(pool->classes);
   free(pool->families);
@@ -69,6 +69,10 @@ struct rp__pool_buffer *rp__pool_get(const struct rp_pool *pool, uint32_t buffer
 
 struct rp__pool_slot *rp__pool_slot_of(const struct rp_pool *pool, const struct rp__pool_buffer *buffer) {
   return &pool->classes[buffer->class_id].slots[buffer->slot];
+}
+
+uint64_t rp__pool_end(const struct rp_pool *pool, const struct rp__pool_buffer *buffer) {
+  return buffer->address + (pool->options.exact_ranges ? buffer->bytes : buffer->mapped_bytes);
 }
 
 uint64_t rp__pool_round(const struct rp_pool *pool, uint64_t bytes) {
@@ -98,28 +102,47 @@ rp_status rp__pool_spec_check(const struct rp_pool *pool, const struct rp_pool_c
   return spec->slots > pool->options.max_buffers ? RP_ERROR_LIMIT : RP_OK;
 }
 
-rp_status rp__pool_class_add(struct rp_pool *pool, const struct rp_pool_class_spec *spec,
-                             uint32_t *class_id) {
+/* Nothing belongs to it and nothing will: stages that are rebuilt for ever do not fill the table. */
+static bool class_spent(const struct rp__pool_class *class) {
+  return class->family == RP_POOL_NONE && !class->members && !class->account.physical_bytes;
+}
+
+/* Entry for a new class: a spent one, or the next at the end, which then has no slots; RP_POOL_NONE without
+ * memory. */
+static uint32_t class_entry(struct rp_pool *pool) {
+  for (uint32_t c = 0; c < pool->class_count; c++)
+    if (class_spent(&pool->classes[c])) return c;
   struct rp__pool_class *grown =
       realloc(pool->classes, (pool->class_count + (size_t)1) * sizeof *pool->classes);
-  if (!grown) return RP_ERROR_NO_MEMORY;
+  if (!grown) return RP_POOL_NONE;
   pool->classes = grown;
+  grown[pool->class_count] = (struct rp__pool_class){.family = RP_POOL_NONE};
+  return pool->class_count;
+}
+
+rp_status rp__pool_class_add(struct rp_pool *pool, const struct rp_pool_class_spec *spec,
+                             uint32_t *class_id) {
+  uint32_t id = class_entry(pool);
+  if (id == RP_POOL_NONE) return RP_ERROR_NO_MEMORY;
   struct rp__pool_slot *slots = calloc(spec->slots, sizeof *slots);
   if (!slots) return RP_ERROR_NO_MEMORY;
   for (uint32_t s = 0; s < spec->slots; s++)
     slots[s].memory = slots[s].tenant = RP_POOL_NONE;
-  pool->classes[pool->class_count] =
-      (struct rp__pool_class){.spec = *spec,
-                              .mapped_bytes = rp__pool_round(pool, spec->receive_bytes),
-                              .family = RP_POOL_NONE,
-                              .sharing = true,
-                              .slots = slots};
-  *class_id = pool->class_count++;
+  free(pool->classes[id].slots);
+  pool->classes[id] = (struct rp__pool_class){.spec = *spec,
+                                              .mapped_bytes = rp__pool_round(pool, spec->receive_bytes),
+                                              .family = RP_POOL_NONE,
+                                              .sharing = true,
+                                              .slots = slots};
+  *class_id = id;
+  if (id == pool->class_count) pool->class_count++;
   return RP_OK;
 }
 
-void rp__pool_class_drop(struct rp_pool *pool) {
-  free(pool->classes[--pool->class_count].slots);
+void rp__pool_class_drop(struct rp_pool *pool, uint32_t class_id) {
+  free(pool->classes[class_id].slots);
+  pool->classes[class_id] = (struct rp__pool_class){.family = RP_POOL_NONE};
+  if (class_id + 1 == pool->class_count) pool->class_count--;
 }
 
 static uint32_t family_find(const struct rp_pool *pool, uint64_t mapped_bytes) {
@@ -267,7 +290,7 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
                                                .slot = RP_POOL_NONE,
                                                .in_use = true,
                                                .granted = unbacked};
-  status = rp_address_map_add(&pool->addresses, begin, begin + mapped_bytes, id);
+  status = rp_address_map_add(&pool->addresses, begin, rp__pool_end(pool, &pool->buffers[id]), id);
   if (!status && !unbacked) status = rp__pool_make_private(pool, id);
   if (status) {
     allocate_undo(pool, id);
@@ -311,6 +334,7 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address) {
   family_forget(pool, buffer);
   rp__pool_leave_slot(pool, id, RP_POOL_LOST);
   rp__account_one_to_one(pool, buffer->class_id, -(int64_t)buffer->mapped_bytes);
+  if (buffer->class_id != RP_POOL_NONE) pool->classes[buffer->class_id].members--;
   buffer->class_id = RP_POOL_NONE;
   buffer->freed = true;
   rp_status status = free_finish(pool, id);
@@ -336,11 +360,4 @@ rp_status rp__pool_cleanup(struct rp_pool *pool) {
   }
   rp_status status = rp__memory_retry(pool);
   return first ? first : status;
-}
-
-rp_status rp_pool_find(const struct rp_pool *pool, uint64_t address, uint32_t *buffer) {
-  const struct rp_range *found = rp_address_map_find(&pool->addresses, address);
-  if (!found) return RP_ERROR_NOT_FOUND;
-  *buffer = (uint32_t)found->value;
-  return RP_OK;
 }

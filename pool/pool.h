@@ -64,6 +64,7 @@ enum rp_pool_conflict_kind {
   RP_POOL_SIZE_MISMATCH,   /**< a receive of another size or place than the class has */
   RP_POOL_ESCAPED_POINTER, /**< the address was registered or exported */
   RP_POOL_INTERRUPTED,     /**< a step was broken off with receives open */
+  RP_POOL_DOUBLE_FREE,     /**< a buffer was freed again; the driver did not see it */
   RP_POOL_CONFLICT_COUNT
 };
 
@@ -175,6 +176,9 @@ struct rp_pool_options {
   uint32_t max_buffers;         /**< [65536] */
   enum rp_pool_lend lend;       /**< [never] */
   uint32_t max_conflicts;       /**< conflicts kept in full, oldest first; all are counted [256] */
+  /** The program's own allocations, which end where they end: buffers are found by their bytes, not by the
+   * bytes that would be mapped. */
+  bool exact_ranges;
 };
 
 /** A class: the buffers that may share slots. All have one size. */
@@ -209,13 +213,15 @@ struct rp_pool_buffer_info {
   enum rp_pool_life life;
   uint32_t class_id, slot; /**< RP_POOL_NONE where there is none */
   bool touched, pinned;
+  bool convertible; /**< untouched memory of a planned size: may still become a slot's */
+  bool concealed; /**< its mapping was taken away, the memory is still held for it */
   uint32_t flags;
 };
 
 /** All counters of a pool, copied. */
 struct rp_pool_info {
   struct rp_pool_account account;
-  uint32_t buffers, unbound, bound, private_buffers, lost, classes;
+  uint32_t buffers, unbound, bound, private_buffers, lost, concealed, classes;
   uint64_t receives, accesses, waits_inserted, grown, reopened;
   uint64_t activations, fallbacks;
   uint64_t lent; /**< times an untouched buffer's memory became a slot's or another's */
@@ -306,10 +312,33 @@ rp_status rp_pool_fallback(struct rp_pool *pool, bool capturing);
  * take back. RP_ERROR_BUSY: capturing. Otherwise the first failure; what failed stays pending. */
 rp_status rp_pool_quiescent(struct rp_pool *pool, bool capturing);
 
+/* Strict */
+
+/** Takes the mapping of a bound buffer away whose data is released or dead, so that whoever uses the address
+ * faults; its memory stays. The device is done with the address. RP_ERROR_NOT_FOUND; RP_ERROR_STATE: not
+ * bound, in use, pinned, or out of our sight; otherwise what the backend said. */
+rp_status rp_pool_conceal(struct rp_pool *pool, uint32_t buffer);
+/** Gives it back; RP_OK too for a buffer that is not concealed. To be called before a receive or an access of
+ * a concealed buffer is committed. On failure the buffer stays concealed (or is lost). */
+rp_status rp_pool_reveal(struct rp_pool *pool, uint32_t buffer);
+
 /* Looking */
 
 /** Buffer that contains `address`; RP_ERROR_NOT_FOUND. */
 rp_status rp_pool_find(const struct rp_pool *pool, uint64_t address, uint32_t *buffer);
+/** First buffer that overlaps [begin, end); RP_ERROR_NOT_FOUND. */
+rp_status rp_pool_find_range(const struct rp_pool *pool, uint64_t begin, uint64_t end, uint32_t *buffer);
+/** Counts and keeps a conflict that the caller found. */
+void rp_pool_note_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conflict);
+/** Host memory held, in bytes. */
+uint64_t rp_pool_bytes(const struct rp_pool *pool);
+/** Unit of the backend's handles in bytes. */
+uint64_t rp_pool_granularity(const struct rp_pool *pool);
+/** A step was broken off; a fallback was asked for: rp_pool_quiescent has work. Cheap. */
+bool rp_pool_frozen(const struct rp_pool *pool);
+bool rp_pool_fallback_pending(const struct rp_pool *pool);
+/** Conflicts that were not prevented. Cheap. */
+uint64_t rp_pool_violations(const struct rp_pool *pool);
 rp_status rp_pool_buffer(const struct rp_pool *pool, uint32_t buffer, struct rp_pool_buffer_info *out);
 rp_status rp_pool_class(const struct rp_pool *pool, uint32_t class_id, struct rp_pool_class_info *out);
 /** Tenant of a slot (RP_POOL_NONE: free) and whether physical memory is behind it; either may be NULL. */

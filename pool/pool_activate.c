@@ -247,7 +247,7 @@ static rp_status activation_run(struct rp_pool *pool, const struct rp_pool_class
     if (pool->info.reasons[RP_POOL_ALIAS_CHECK_FAILED] == alias_failures)
       rp__pool_reason(pool, status == RP_ERROR_NO_MEMORY ? RP_POOL_OUT_OF_MEMORY : RP_POOL_BACKEND_FAILED);
     rp__pool_moves_undo(pool, &a->moves);
-    rp__pool_class_drop(pool);
+    rp__pool_class_drop(pool, made);
     return status;
   }
   activation_settle(pool, a, made);

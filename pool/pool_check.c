@@ -13,6 +13,7 @@ struct walk {
   uint32_t *slot_bound;        /**< [memories] bound buffers */
   uint64_t *physical;          /**< [classes + 1], the last for the total */
   uint64_t *one_to_one;        /**< [classes + 1] */
+  uint32_t *of_class;          /**< [classes + 1] buffers on its account */
   uint32_t *members, *granted; /**< [families] */
 };
 
@@ -76,15 +77,20 @@ static void check_buffer(struct walk *w, uint32_t id, const struct rp__pool_buff
   }
   if (b->freed) return;
   const struct rp_range *range = rp_address_map_find(&pool->addresses, b->address);
-  MUST(w,
-       range && range->begin == b->address && range->end == b->address + b->mapped_bytes &&
-           range->value == id,
+  MUST(w, range && range->begin == b->address && range->end == rp__pool_end(pool, b) && range->value == id,
        "a buffer is found by its address");
   MUST(w, b->life <= RP_POOL_RELEASED, "a life is one of four");
   MUST(w, b->mapped_bytes % pool->granularity == 0 && b->mapped_bytes >= b->bytes, "sizes are whole");
+  MUST(w,
+       !b->concealed || (b->memory != RP_POOL_NONE && !b->pinned &&
+                         (b->binding == RP_POOL_BOUND || b->binding == RP_POOL_PRIVATE)),
+       "a concealed buffer holds memory");
   check_binding(w, id, b);
   w->one_to_one[pool->class_count] += b->mapped_bytes;
-  if (b->class_id < pool->class_count) w->one_to_one[b->class_id] += b->mapped_bytes;
+  if (b->class_id < pool->class_count) {
+    w->one_to_one[b->class_id] += b->mapped_bytes;
+    w->of_class[b->class_id]++;
+  }
   if (b->family >= pool->family_count) return;
   w->members[b->family]++;
   w->granted[b->family] += b->granted;
@@ -117,7 +123,8 @@ static void check_slots(struct walk *w, uint32_t class_id) {
     MUST(w, tenant && tenant->binding == RP_POOL_BOUND && tenant->class_id == class_id && tenant->slot == s,
          "a tenant is bound to its slot");
   }
-  MUST(w, class->next_slot < class->spec.slots, "the next slot exists");
+  MUST(w, class->next_slot < class->spec.slots || !class->spec.slots, "the next slot exists");
+  MUST(w, class->members == w->of_class[class_id], "members of a class are the buffers on its account");
 }
 
 static void check_account(struct walk *w, const struct rp_pool_account *account, uint32_t index) {
@@ -145,6 +152,7 @@ static void walk_fini(struct walk *w) {
   free(w->slot_bound);
   free(w->physical);
   free(w->one_to_one);
+  free(w->of_class);
   free(w->members);
   free(w->granted);
 }
@@ -158,10 +166,11 @@ static bool walk_init(struct walk *w, const struct rp_pool *pool) {
                      .slot_bound = calloc(memories, sizeof *w->slot_bound),
                      .physical = calloc(classes, sizeof *w->physical),
                      .one_to_one = calloc(classes, sizeof *w->one_to_one),
+                     .of_class = calloc(classes, sizeof *w->of_class),
                      .members = calloc(families, sizeof *w->members),
                      .granted = calloc(families, sizeof *w->granted)};
-  return w->references && w->owners && w->slot_bound && w->physical && w->one_to_one && w->members &&
-         w->granted;
+  return w->references && w->owners && w->slot_bound && w->physical && w->one_to_one && w->of_class &&
+         w->members && w->granted;
 }
 
 rp_status rp_pool_check(const struct rp_pool *pool, const char **broken) {

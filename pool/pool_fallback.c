@@ -77,12 +77,19 @@ static void unfreeze(struct rp_pool *pool) {
   pool->info.frozen = false;
 }
 
+/* Buffers of their own are used without asking. One that stays concealed is tried again when it is used. */
+static void reveal_all(struct rp_pool *pool) {
+  for (uint32_t b = 0; b < pool->buffer_count; b++)
+    if (rp__pool_get(pool, b)) (void)rp_pool_reveal(pool, b);
+}
+
 rp_status rp_pool_fallback(struct rp_pool *pool, bool capturing) {
   if (capturing) return RP_ERROR_BUSY;
   pool->generation++;
   rp_status first = rp__pool_cleanup(pool);
   stop_sharing(pool);
   unfreeze(pool);
+  reveal_all(pool);
   choose_keepers(pool);
   rp_status status = separate(pool);
   if (status) {

@@ -7,6 +7,7 @@ static void count_binding(struct rp_pool_info *info, const struct rp__pool_buffe
   info->bound += buffer->binding == RP_POOL_BOUND;
   info->private_buffers += buffer->binding == RP_POOL_PRIVATE;
   info->lost += buffer->binding == RP_POOL_LOST;
+  info->concealed += buffer->concealed;
   info->pins_pending |= buffer->pinned;
 }
 
@@ -35,6 +36,8 @@ rp_status rp_pool_buffer(const struct rp_pool *pool, uint32_t id, struct rp_pool
                                       .slot = buffer->slot,
                                       .touched = buffer->touched,
                                       .pinned = buffer->pinned,
+                                      .convertible = rp__pool_convertible(pool, buffer),
+                                      .concealed = buffer->concealed,
                                       .flags = buffer->flags};
   return RP_OK;
 }
@@ -71,4 +74,51 @@ rp_status rp_pool_slot(const struct rp_pool *pool, uint32_t class_id, uint32_t s
 const struct rp_pool_conflict *rp_pool_conflicts(const struct rp_pool *pool, size_t *count) {
   *count = pool->conflict_count;
   return pool->conflicts;
+}
+
+rp_status rp_pool_find(const struct rp_pool *pool, uint64_t address, uint32_t *buffer) {
+  const struct rp_range *found = rp_address_map_find(&pool->addresses, address);
+  if (!found) return RP_ERROR_NOT_FOUND;
+  *buffer = (uint32_t)found->value;
+  return RP_OK;
+}
+
+rp_status rp_pool_find_range(const struct rp_pool *pool, uint64_t begin, uint64_t end, uint32_t *buffer) {
+  const struct rp_range *found = rp_address_map_overlap(&pool->addresses, begin, end);
+  if (!found) return RP_ERROR_NOT_FOUND;
+  *buffer = (uint32_t)found->value;
+  return RP_OK;
+}
+
+void rp_pool_note_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conflict) {
+  rp__pool_conflict(pool, conflict);
+}
+
+uint64_t rp_pool_bytes(const struct rp_pool *pool) {
+  uint64_t bytes = sizeof *pool + pool->buffer_capacity * sizeof *pool->buffers +
+                   pool->memory_capacity * sizeof *pool->memories +
+                   pool->class_count * sizeof *pool->classes + pool->family_count * sizeof *pool->families +
+                   pool->addresses.capacity * sizeof *pool->addresses.ranges;
+  for (uint32_t c = 0; c < pool->class_count; c++)
+    bytes += pool->classes[c].spec.slots * sizeof *pool->classes[c].slots;
+  return bytes + (pool->conflicts ? pool->options.max_conflicts * sizeof *pool->conflicts : 0);
+}
+
+uint64_t rp_pool_granularity(const struct rp_pool *pool) {
+  return pool->granularity;
+}
+
+bool rp_pool_frozen(const struct rp_pool *pool) {
+  return pool->info.frozen;
+}
+
+bool rp_pool_fallback_pending(const struct rp_pool *pool) {
+  return pool->info.fallback_pending;
+}
+
+uint64_t rp_pool_violations(const struct rp_pool *pool) {
+  uint64_t sum = 0;
+  for (int kind = 0; kind < RP_POOL_CONFLICT_COUNT; kind++)
+    sum += pool->info.violated[kind];
+  return sum;
 }

@@ -7,6 +7,7 @@
  *   pool_commit.c    doing it
  *   pool_activate.c  auto mode: the transaction, and the alias check
  *   pool_fallback.c  quiescent points: back to private memory
+ *   pool_conceal.c   strict mode: mappings taken away for a while
  *   pool_info.c      copying out
  *   pool_names.c     words and sentences
  *   pool_check.c     invariants
@@ -39,6 +40,7 @@ struct rp__pool_buffer {
   bool freed;               /**< gone for the program; the driver has not taken all of it back */
   bool touched;             /**< a receive or an access was seen */
   bool granted;             /**< was left unbacked at allocation */
+  bool concealed;           /**< not mapped at present, though it holds memory */
   bool pinned;              /**< keeps its slot until the next quiescent point makes it private */
   struct rp_pool_site last; /**< last post or access */
 };
@@ -54,6 +56,7 @@ struct rp__pool_class {
   uint32_t family; /**< RP_POOL_NONE for auto */
   uint32_t next_slot;
   bool sharing;
+  uint32_t members; /**< buffers that are on its account */
   uint64_t grown;
   struct rp__pool_slot *slots; /**< [spec.slots] */
   struct rp_pool_account account;
@@ -98,10 +101,13 @@ struct rp__pool_slot *rp__pool_slot_of(const struct rp_pool *pool, const struct 
 bool rp__pool_convertible(const struct rp_pool *pool, const struct rp__pool_buffer *buffer);
 /** Something touched the buffer: ends the burst of its size. */
 void rp__pool_touch(struct rp_pool *pool, struct rp__pool_buffer *buffer, const struct rp_pool_site *site);
-/** New class at the end of the table; RP_ERROR_NO_MEMORY. rp__pool_class_drop takes the last one back. */
+/** New class, in the place of one that nothing belongs to any more if there is one (not of a planned one);
+ * RP_ERROR_NO_MEMORY. rp__pool_class_drop takes it back. */
 rp_status rp__pool_class_add(struct rp_pool *pool, const struct rp_pool_class_spec *spec, uint32_t *class_id);
-void rp__pool_class_drop(struct rp_pool *pool);
+void rp__pool_class_drop(struct rp_pool *pool, uint32_t class_id);
 rp_status rp__pool_spec_check(const struct rp_pool *pool, const struct rp_pool_class_spec *spec);
+/** Where the buffer ends for those who look addresses up. */
+uint64_t rp__pool_end(const struct rp_pool *pool, const struct rp__pool_buffer *buffer);
 /** `bytes` rounded up to the granularity; 0 if that overflows. */
 uint64_t rp__pool_round(const struct rp_pool *pool, uint64_t bytes);
 void rp__pool_reason(struct rp_pool *pool, enum rp_pool_reason reason);
@@ -125,6 +131,10 @@ rp_status rp__memory_retry(struct rp_pool *pool);
 rp_status rp__pool_remap(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
 /** Takes the mapping away and gives up the reference. */
 rp_status rp__pool_unmap(struct rp_pool *pool, struct rp__pool_buffer *buffer);
+/** Maps what the buffer holds, which is not mapped. As rp__pool_remap on failure. */
+rp_status rp__pool_attach(struct rp_pool *pool, uint32_t buffer);
+/** Takes the mapping away and keeps the memory: the buffer is concealed. Nothing has changed on failure. */
+rp_status rp__pool_detach(struct rp_pool *pool, uint32_t buffer);
 /** Gives an unmapped buffer a binding without a slot, leaving its slot (and tenancy) if it had one. */
 void rp__pool_leave_slot(struct rp_pool *pool, uint32_t buffer, enum rp_pool_binding binding);
 /** Fresh private memory for the buffer; whatever it was bound to goes. */

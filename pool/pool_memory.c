@@ -43,7 +43,9 @@ void rp__pool_set_class(struct rp_pool *pool, struct rp__pool_buffer *buffer, ui
   if (buffer->class_id == class_id) return;
   int64_t bytes = (int64_t)buffer->mapped_bytes;
   rp__account_one_to_one(pool, buffer->class_id, -bytes);
+  if (buffer->class_id != RP_POOL_NONE) pool->classes[buffer->class_id].members--;
   buffer->class_id = class_id;
+  if (class_id != RP_POOL_NONE) pool->classes[class_id].members++;
   rp__account_one_to_one(pool, class_id, bytes);
 }
 
@@ -171,6 +173,7 @@ void rp__pool_leave_slot(struct rp_pool *pool, uint32_t id, enum rp_pool_binding
   buffer->slot = RP_POOL_NONE;
   buffer->pinned = false;
   buffer->binding = binding;
+  if (binding == RP_POOL_UNBOUND) buffer->concealed = false;
   if (binding == RP_POOL_UNBOUND || binding == RP_POOL_LOST) buffer->life = RP_POOL_DEAD;
 }
 
@@ -179,6 +182,7 @@ static void give_up(struct rp_pool *pool, uint32_t id, uint32_t memory) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   uint32_t before = buffer->memory;
   rp__pool_leave_slot(pool, id, memory == RP_POOL_NONE ? RP_POOL_UNBOUND : RP_POOL_LOST);
+  buffer->concealed = false; /* lost: something is mapped that should not be */
   if (memory == before) return;
   buffer->memory = memory;
   if (memory != RP_POOL_NONE) rp__memory_hold(pool, memory);
@@ -188,29 +192,47 @@ static void give_up(struct rp_pool *pool, uint32_t id, uint32_t memory) {
 rp_status rp__pool_remap(struct rp_pool *pool, uint32_t id, uint32_t memory) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   uint32_t before = buffer->memory;
-  bool stuck = false;
-  rp_status status = before == RP_POOL_NONE ? RP_OK : backend_unmap(pool, buffer);
+  bool stuck = false, mapped = before != RP_POOL_NONE && !buffer->concealed;
+  rp_status status = mapped ? backend_unmap(pool, buffer) : RP_OK;
   if (status) return status;
   status = attach(pool, buffer, memory, &stuck);
   if (!status) {
     rp__memory_hold(pool, memory);
     buffer->memory = memory;
+    buffer->concealed = false;
     rp__memory_drop(pool, before);
     return RP_OK;
   }
   if (stuck)
     give_up(pool, id, memory);
-  else if (before != RP_POOL_NONE && attach(pool, buffer, before, &stuck))
+  else if (mapped && attach(pool, buffer, before, &stuck))
     give_up(pool, id, stuck ? before : RP_POOL_NONE);
+  return status;
+}
+
+rp_status rp__pool_attach(struct rp_pool *pool, uint32_t id) {
+  struct rp__pool_buffer *buffer = &pool->buffers[id];
+  bool stuck = false;
+  rp_status status = attach(pool, buffer, buffer->memory, &stuck);
+  if (stuck) give_up(pool, id, buffer->memory);
+  if (!status) buffer->concealed = false;
+  return status;
+}
+
+rp_status rp__pool_detach(struct rp_pool *pool, uint32_t id) {
+  struct rp__pool_buffer *buffer = &pool->buffers[id];
+  rp_status status = backend_unmap(pool, buffer);
+  if (!status) buffer->concealed = true;
   return status;
 }
 
 rp_status rp__pool_unmap(struct rp_pool *pool, struct rp__pool_buffer *buffer) {
   if (buffer->memory == RP_POOL_NONE) return RP_OK;
-  rp_status status = backend_unmap(pool, buffer);
+  rp_status status = buffer->concealed ? RP_OK : backend_unmap(pool, buffer);
   if (status) return status;
   uint32_t before = buffer->memory;
   buffer->memory = RP_POOL_NONE;
+  buffer->concealed = false;
   rp__memory_drop(pool, before);
   return RP_OK;
 }

@@ -15,8 +15,8 @@ const char *rp_pool_life_name(enum rp_pool_life life) {
 
 const char *rp_pool_conflict_name(enum rp_pool_conflict_kind kind) {
   static const char *const words[RP_POOL_CONFLICT_COUNT] = {
-      "none",         "early_reuse",   "unordered_reuse", "foreign_access",
-      "stale_access", "size_mismatch", "escaped_pointer", "interrupted_step"};
+      "none",          "early_reuse",     "unordered_reuse",  "foreign_access", "stale_access",
+      "size_mismatch", "escaped_pointer", "interrupted_step", "double_free"};
   return WORD(words, kind);
 }
 

@@ -1,9 +1,12 @@
 /* Writes reports with known content into a folder, through the product's own writer: what the schema test
- * validates and what the tests of `recvpool report` read. Usage: sample_report DIR RANK STYLE, STYLE one of
- * prealloc, gpipe, just_in_time, empty. */
+ * validates and what the tests of `recvpool report` and `recvpool run` read. Usage: sample_report DIR RANK
+ * STYLE [now], STYLE one of prealloc, gpipe, just_in_time, empty, enforced, violated, shadow, refused; "now":
+ * with this process's id and the time, as an agent would. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "agent/report.h"
 
@@ -104,8 +107,6 @@ static struct rp_report make_report(int rank) {
                                          .start_time_unix_seconds = 1700000000.25,
                                          .start_monotonic_ns = 900},
                              .evidence_count = 2,
-                             .slack = 1,
-                             .min_bytes = 65536,
                              .cost = {.callbacks = UINT64_MAX, .callback_time_ns = 1500},
                              .written_monotonic_ns = 5000,
                              .written_unix_seconds = 1700000001.5,
@@ -120,6 +121,159 @@ static struct rp_report make_report(int rank) {
   return report;
 }
 
+/* ---- enforcing ---- */
+
+static struct rp_guard_class_report enforced_class(enum rp_direction direction, uint32_t slots,
+                                                   uint64_t grown) {
+  uint64_t bytes = 1 << 20, mapped = 2 << 20;
+  uint64_t physical = (slots + grown) * mapped, stock = BUFFERS * mapped;
+  return (struct rp_guard_class_report){
+      .info = {.spec = {.label = direction, .receive_bytes = bytes, .slots = slots, .buffers = BUFFERS},
+               .sharing = true,
+               .mapped_bytes = mapped,
+               .buffers = BUFFERS,
+               .bound = BUFFERS - (uint32_t)grown,
+               .private_buffers = (uint32_t)grown,
+               .slots_backed = slots,
+               .grown = grown,
+               .account = {.physical_bytes = physical,
+                           .physical_peak_bytes = physical,
+                           .one_to_one_bytes = stock,
+                           .one_to_one_peak_bytes = stock,
+                           .saved_bytes = (int64_t)(stock - physical),
+                           .saved_peak_bytes = (int64_t)(stock - physical)}},
+      .stage = 1,
+      .direction = direction,
+      .depth = slots - 1,
+      .slack = 1,
+      .peer = direction == RP_DIRECTION_ACTIVATION ? 0 : 2};
+}
+
+static void fill_guard(struct rp_guard_report *guard, struct rp_guard_class_report *classes) {
+  classes[0] = enforced_class(RP_DIRECTION_ACTIVATION, 2, 1);
+  classes[1] = enforced_class(RP_DIRECTION_GRADIENT, 2, 0);
+  *guard = (struct rp_guard_report){.planned = true,
+                                    .active = true,
+                                    .idle_reason = "",
+                                    .idle_text = "",
+                                    .classes = classes,
+                                    .class_count = 2,
+                                    .steps = 4,
+                                    .activated_step = 2,
+                                    .activated_ns = 2900,
+                                    .activation_duration_ns = 1500000,
+                                    .activations_postponed = 1,
+                                    .slack = 1,
+                                    .receives_waited = 3,
+                                    .wait_ns = 250000,
+                                    .pending_dropped = 5,
+                                    .order = {.operations = 100, .events_evicted = 7},
+                                    .guard_bytes = 4096};
+  guard->pool = (struct rp_pool_info){.buffers = 2 * BUFFERS,
+                                      .bound = 2 * BUFFERS - 1,
+                                      .private_buffers = 1,
+                                      .receives = 32,
+                                      .accesses = 64,
+                                      .waits_inserted = 3,
+                                      .grown = 1,
+                                      .activations = 1,
+                                      .backend_calls = 50,
+                                      .backend_failures = 2};
+  guard->pool.account = classes[0].info.account;
+  guard->pool.account.saved_bytes = -1;
+  guard->pool.prevented[RP_POOL_EARLY_REUSE] = 1;
+  guard->pool.prevented[RP_POOL_UNORDERED_REUSE] = 3;
+  guard->pool.reasons[RP_POOL_MORE_IN_FLIGHT] = 1;
+}
+
+/* An early reuse that was prevented, and a kernel that read what had been overwritten. */
+static void add_conflicts(struct rp_guard_report *guard, struct rp_pool_conflict *conflicts, bool violated) {
+  const struct rp_pool_site receive = {
+      .microbatch = 3, .kind = RP_EVENT_RECV, .step = 2, .seq = 41, .stream = 0x77};
+  const struct rp_pool_site reader = {
+      .microbatch = 1, .kind = RP_EVENT_KERNEL, .step = 2, .seq = 44, .stream = 0x5555, .function = 7};
+  conflicts[0] = (struct rp_pool_conflict){.kind = RP_POOL_EARLY_REUSE,
+                                           .prevented = true,
+                                           .class_id = 0,
+                                           .slot = 1,
+                                           .earlier_buffer = 1,
+                                           .later_buffer = 3,
+                                           .earlier_address = 0x7f0000100000,
+                                           .later_address = 0x7f0000300000,
+                                           .earlier = reader,
+                                           .later = receive};
+  conflicts[1] = conflicts[0];
+  conflicts[1].kind = RP_POOL_STALE_ACCESS;
+  conflicts[1].prevented = false;
+  conflicts[1].earlier_buffer = 3;
+  conflicts[1].earlier_address = 0x7f0000300000;
+  conflicts[1].earlier = receive;
+  conflicts[1].later_buffer = 1;
+  conflicts[1].later_address = 0x7f0000100000;
+  conflicts[1].later = reader;
+  guard->conflicts = conflicts;
+  guard->conflict_count = violated ? 2 : 1;
+  if (!violated) return;
+  guard->pool.violated[RP_POOL_STALE_ACCESS] = 1;
+  guard->double_frees = 1;
+}
+
+static void add_enforcing(struct rp_report *report, const char *style, struct rp_enforce_report *enforce) {
+  static struct rp_guard_class_report classes[2];
+  static struct rp_pool_conflict conflicts[2];
+  struct rp_enforce_device *device = &enforce->devices[0];
+  report->enforce = enforce;
+  enforce->shadow = strcmp(style, "shadow") == 0;
+  if (!enforce->shadow) report->mode = "enforce";
+  if (strcmp(style, "refused") == 0) {
+    strcpy(enforce->refused, "plan_rank_unknown: set RECVPOOL_PLAN_RANK");
+    return;
+  }
+  enforce->device_count = 2;
+  fill_guard(&device->guard, classes);
+  add_conflicts(&device->guard, conflicts, strcmp(style, "violated") == 0);
+  if (enforce->shadow) device->guard.planned = false;
+  if (!enforce->shadow)
+    device->memory = (struct rp_device_memory_info){.granularity_bytes = 2 << 20,
+                                                    .rdma = true,
+                                                    .posix_fd = true,
+                                                    .peers = 1,
+                                                    .calls = 60,
+                                                    .failures = 2,
+                                                    .create_ns = 1000,
+                                                    .map_ns = 2000,
+                                                    .unmap_ns = 3000};
+  enforce->devices[1].ordinal = 1;
+  enforce->devices[1].guard.idle_reason = "no_pattern";
+  enforce->devices[1].guard.idle_text = "No step was like the one before.";
+  if (strcmp(style, "violated") == 0)
+    strcpy(enforce->devices[1].refused, "the driver has no virtual memory management");
+}
+
+/* As the agent does it: own id and the time. */
+static void make_it_now(struct rp_report *report) {
+  struct timespec wall, monotonic;
+  clock_gettime(CLOCK_REALTIME, &wall);
+  clock_gettime(CLOCK_MONOTONIC, &monotonic);
+  static struct rp_config config;
+  char warnings[16];
+  rp_config_from_environment(&config, warnings, sizeof warnings);
+  report->config = &config;
+  report->process.pid = getpid();
+  (void)gethostname(report->process.host, sizeof report->process.host - 1);
+  report->process.start_time_unix_seconds = (double)wall.tv_sec + (double)wall.tv_nsec / 1e9;
+  report->process.start_monotonic_ns = (uint64_t)monotonic.tv_sec * 1000000000u + (uint64_t)monotonic.tv_nsec;
+  report->written_unix_seconds = report->process.start_time_unix_seconds;
+  report->written_monotonic_ns = report->process.start_monotonic_ns;
+}
+
+static bool enforces(const char *style) {
+  static const char *const styles[] = {"enforced", "violated", "shadow", "refused"};
+  for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++)
+    if (strcmp(style, styles[i]) == 0) return true;
+  return false;
+}
+
 int main(int argc, char **argv) {
   static const struct rp_device_info device = {.name = "Simulated", .total_bytes = 1ull << 33};
   static const struct rp_comm_info comm = {
@@ -127,7 +281,7 @@ int main(int argc, char **argv) {
   static const char *const warnings[] = {"RECVPOOL_SLACK='\xff' must be a whole number"};
   struct rp_channel channels[2];
   struct rp_lifetime lifetimes[2][BUFFERS];
-  if (argc != 4) return 2;
+  if (argc != 4 && argc != 5) return 2;
   struct rp_report report = make_report(atoi(argv[2]));
   if (strcmp(argv[3], "empty") == 0) {
     report.state = "running";
@@ -142,6 +296,11 @@ int main(int argc, char **argv) {
     report.warning_count = 1;
     add_channels(&report, argv[3], channels, lifetimes);
   }
+  static struct rp_enforce_report enforce;
+  if (enforces(argv[3])) add_enforcing(&report, argv[3], &enforce);
+  if (strcmp(argv[3], "violated") == 0)
+    report.switched_off = (struct rp_switched_off){3000, 4000, "node_one-1001-900.disable"};
+  if (argc == 5) make_it_now(&report);
   char name[512];
   rp_report_file_name(&report.process, name, sizeof name);
   rp_status status = rp_report_write(&report, argv[1], name);

@@ -32,7 +32,7 @@ class DemoNumbersTest(support.TestCase):
         self.assertEqual(self.depths(job, "gradient"), {0: (16, 1), 1: (16, 1), 2: (16, 1)})
         mib = 1 << 20
         self.assertEqual(job["totals"], {"held_bytes": 6 * 16 * mib, "needed_bytes": (3 + 2 + 1 + 3) * mib,
-                                         "would_save_bytes": (11 + 12 + 13 + 3 * 13) * mib})
+                                         "would_save_bytes": (11 + 12 + 13 + 3 * 13) * mib, "enforcement": None})
         self.assertIn("pooling would save 75.0 MiB of the 96.0 MiB", job["conclusion"])
 
     def test_gpipe(self):

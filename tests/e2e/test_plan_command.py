@@ -48,6 +48,12 @@ class NumbersTest(PlanTestCase):
         self.assertEqual(activation["existing_practice_slots"], 7)
         self.assertEqual((gradient["depth"], gradient["slots"]), (1, 3))
         self.assertEqual(activation["bytes_stock"], 64 * 436 * mib)
+        receives = rank["receives"]
+        self.assertEqual(set(receives["bytes"]), {436 * mib})
+        self.assertEqual(set(receives["accesses"]), {0})
+        self.assertEqual({pair for pair in zip(receives["direction"], receives["source"], strict=True)},
+                         {("activation", 2), ("gradient", 4)})
+        self.assertIsNone(document["provenance"]["world_size"])
         self.assertEqual(activation["bytes_pooled"], 7 * 436 * mib)
         totals = document["totals"]
         self.assertEqual(totals["buffers"], 14 * 64)
@@ -300,8 +306,12 @@ class RefusalTest(PlanTestCase):
             whole = file.read()
         for words, change in {"not whole JSON": lambda d: None, "is not a plan": lambda d: d.update(schema="x"),
                               "version '3.0'": lambda d: d.update(schema_version="3.0"),
-                              "lists of receives": lambda d: d["ranks"][1]["receives"]["stage"].pop(),
-                              "receives are missing or wrong": lambda d: d["ranks"].reverse()}.items():
+                              "list of receives of rank 1 is": lambda d: d["ranks"][1]["receives"]["stage"].pop(),
+                              "list of receives of rank 0 is": lambda d: d["ranks"].reverse(),
+                              "stage 1 receives on ranks 1 and 2": lambda d: d["ranks"][2]["receives"]["stage"].insert(0, 1)
+                                  or d["ranks"][2]["receives"]["stage"].pop(),
+                              "receive 2 of rank 1 is missing": lambda d: d["ranks"][1]["receives"]["end"].__setitem__(2, -1),
+                              "must be null or list": lambda d: d["classes"][0].update(slot_bytes=[1])}.items():
             document = json.loads(whole)
             change(document)
             self.write("plan.json", json.dumps(document)[: -9 if words == "not whole JSON" else None])
@@ -329,6 +339,29 @@ class ObservedTest(PlanTestCase):
         result = self.plan("--compare", *arguments, self.reports_dir)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("the run follows the plan", result.stdout)
+
+    def test_what_a_run_tells_for_enforcing(self):
+        self.observe("--stages", "2", "--chunks", "2", "--microbatches", "4", "--schedule", "interleaved_1f1b")
+        document = self.document("--from-report", self.reports_dir)
+        self.assertEqual(document["schema_version"], "1.1")
+        self.assertEqual(document["provenance"]["world_size"], 2)
+        counted = {}
+        for report in self.read_reports():
+            for channel in report["channels"]:
+                for lifetime in channel["lifetimes"]:
+                    counted[report["process"]["rank"], lifetime["posted_sequence"]] = (
+                        lifetime["accesses"], channel["buffer_bytes"], channel["communicator"], channel["peer"])
+        for rank in document["ranks"]:
+            receives, senders = rank["receives"], {}
+            self.assertTrue(receives["stage"])
+            for at, (source, size, accesses) in enumerate(zip(receives["source"], receives["bytes"], receives["accesses"],
+                                                              strict=True)):
+                expected = counted.pop((rank["rank"], receives["begin"][at]))
+                self.assertEqual((accesses, size), expected[:2])
+                self.assertGreater(accesses, 0)
+                self.assertEqual(senders.setdefault(source, expected[2:]), expected[2:])
+            self.assertEqual(len(set(senders.values())), len(senders))
+        self.assertEqual(counted, {})
 
     def test_1f1b_and_departures(self):
         self.observe("--stages", "4", "--microbatches", "8")
@@ -408,6 +441,7 @@ class ObservedTest(PlanTestCase):
         document = self.document("--from-report", self.reports_dir)
         self.assertEqual([r["rank"] for r in document["ranks"] if r["pools"]], [10, 13, 16, 19])
         self.assertIn("Reports of 4 of 24 ranks", document["provenance"]["note"])
+        self.assertEqual(document["provenance"]["world_size"], 24)
 
     def test_what_has_no_direction_is_a_pool_of_its_own(self):
         def change(reports):

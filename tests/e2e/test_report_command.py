@@ -132,8 +132,93 @@ class ReportCommandTest(support.TestCase):
         self.assert_success(result)
         self.assertEqual(len(json.loads(result.stdout)["skipped"]), 7)
 
+    def test_what_is_shared(self):
+        self.sample("enforced", "0", "1")
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        rows = self.rows(result.stdout)
+        self.assertEqual(len(rows), 8)
+        self.assertEqual(rows[4], "0 node/one:1000 0 activation 1 0 4 2 1 1.0 MiB 8.0 MiB 6.0 MiB 2.0 MiB 1.50".split())
+        self.assertEqual(rows[5], "0 node/one:1000 0 gradient 1 2 4 2 0 1.0 MiB 8.0 MiB 4.0 MiB 4.0 MiB 1.00".split())
+        self.assertIn("total 32.0 MiB 20.0 MiB 12.0 MiB 1.25".split(),
+                      [line.split() for line in result.stdout.splitlines()])
+        for words in ("rank 1, node/one:1001, device 0: shared from step 2 on, set up in 1.5 ms; 3 waits inserted, "
+                      "250.0 us waited; slack 1",
+                      "rank 1, node/one:1001, device 0: memory of their own for 1 more_in_flight\n",
+                      "note: more_in_flight: All slots were in use when a receive was posted; plan more slots or add "
+                      "slack. (2 processes)\n",
+                      "rank 0, node/one:1000, device 0: prevented 1 early_reuse\n",
+                      "rank 0, node/one:1000, device 0: let 3 uses wait for the one before (unordered_reuse)\n",
+                      "device 1: nothing is shared: No step was like the one before. (no_pattern)",
+                      "=> sharing saved 12.0 MiB of the 32.0 MiB that receive buffers would hold.\n"):
+            self.assertIn(words, result.stdout)
+        self.assertNotIn("VIOLATION", result.stdout)
+        self.assertEqual([line for line in result.stdout.splitlines() if line != line.rstrip()], [])
+        document = json.loads(self.report("--json", self.reports_dir).stdout)
+        support.validator("job.schema.json").validate(document)
+        mib = 1 << 20
+        self.assertEqual(document["totals"]["enforcement"],
+                         {"processes": 2, "physical_peak_bytes": 20 * mib, "one_to_one_peak_bytes": 32 * mib,
+                          "saved_peak_bytes": 12 * mib, "minimum_bytes": 16 * mib, "prevented": 8, "violations": 0,
+                          "double_frees": 0})
+
+    def test_violations_name_both_sides(self):
+        self.sample("violated", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        result = self.report(self.reports_dir)
+        self.assert_success(result)
+        self.assertIn("rank 0, node/one:1000, device 0: VIOLATIONS: 1 stale_access\n  stale_access, slot 1: recv of "
+                      "microbatch 3 in step 2, buffer 3 at 0x7f0000300000, stream 0x77; then kernel _Z8backwardPf of "
+                      "microbatch 1 in step 2, buffer 1 at 0x7f0000100000, stream 0x5555\n", result.stdout)
+        self.assertIn("1 address was freed twice", result.stdout)
+        self.assertIn("device 1: left to the driver: the driver has no virtual memory management", result.stdout)
+        self.assertNotIn("device 1: nothing is shared", result.stdout)
+        self.assertIn("switched off by node_one-1001-900.disable after 2.1 us, nothing shared after 3.1 us", result.stdout)
+        self.assertIn("=> sharing saved 6.0 MiB of the 16.0 MiB that receive buffers would hold, with 1 VIOLATION.",
+                      result.stdout)
+
+        def many(report):
+            report["enforcement"]["devices"][0]["conflicts"]["kept"] *= 8
+            report["enforcement"]["switched_off"]["took_effect_seconds"] = None
+        self.change(path, many)
+        result = self.report(self.reports_dir)
+        self.assertEqual(result.stdout.count("stale_access, slot 1"), 5)
+        self.assertIn("  and 3 more, in the report\n", result.stdout)
+        self.assertIn("still sharing when this was written", result.stdout)
+
+    def test_by_a_plan_from_the_first_step(self):
+        self.sample("enforced", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        self.change(path, lambda report: report["enforcement"]["devices"][0].update(activation=None))
+        self.assertIn("device 0: shared from the first step on; 3 waits", self.report(self.reports_dir).stdout)
+
+    def test_what_was_given_back_is_not_called_idle(self):
+        self.sample("enforced", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        idle = {"reason": "too_few_steps", "text": "Wait."}
+        self.change(path, lambda report: report["enforcement"]["devices"][0].update(active=False, idle=idle, activation=None))
+        self.assertIn("device 0: nothing is shared: Wait. (too_few_steps)", self.report(self.reports_dir).stdout)
+        self.change(path, lambda report: report["enforcement"]["devices"][0].update(buffers=0))
+        result = self.report(self.reports_dir)
+        self.assertNotIn("device 0: nothing is shared", result.stdout)
+        self.assertIn("device 0: shared from the first step on", result.stdout)
+
+    def test_shadow_says_what_enforcing_would_have_prevented(self):
+        self.sample("shadow", "0")
+        result = self.report(self.reports_dir)
+        self.assertIn("device 0: enforcing would have prevented 1 early_reuse\n", result.stdout)
+        self.assertIn("device 0: enforcing would have let 3 uses wait for the one before (unordered_reuse)\n", result.stdout)
+        self.assertIn("=> pooling would save 4.0 MiB", result.stdout)
+        self.assertNotIn("physical", result.stdout)
+        self.assertIsNone(json.loads(self.report("--json", self.reports_dir).stdout)["totals"]["enforcement"])
+
+    def test_a_refusal_is_said(self):
+        self.sample("refused", "0")
+        self.assertIn("rank 0, node/one:1000: nothing is enforced: set RECVPOOL_PLAN_RANK (plan_rank_unknown)\n",
+                      self.report(self.reports_dir).stdout)
+
     def test_hostile_reports(self):
-        self.sample("prealloc", "0")
+        self.sample("violated", "0")
         good = os.path.join(self.reports_dir, "node_one-1000-900.json")
         with open(good) as file:
             text = file.read()
@@ -149,7 +234,11 @@ class ReportCommandTest(support.TestCase):
         report = json.loads(text)
         variants = [poisoned(report), dict(poisoned(report), process={"start_unix_seconds": 1e300, "rank": -5}),
                     dict(report, process={}, channels=[1, None, [], "x", {}, {"decision": 5, "depth": "x", "lifetimes": 3}],
-                         totals={"held_bytes": -1}, evidence=5, warnings=[1, {}, evil], communicators=[1, {"id": 5}])]
+                         totals={"held_bytes": -1}, enforcement=7),
+                    dict(report, enforcement={"mode": "enforce", "totals": 1, "devices": [
+                        1, None, {"classes": [3, {}, None], "conflicts": {"kept": [1, {}], "violated": {evil: 1}},
+                                  "reasons": [None, {"reason": 5}, {"reason": evil, "text": evil, "count": 3}], "activation": {"duration_seconds": "x"}}]}),
+                    dict(report, evidence=5, warnings=[1, {}, evil], communicators=[1, {"id": 5}])]
         for number, variant in enumerate(variants):
             variant.update(schema=report["schema"], schema_version=report["schema_version"])
             for arguments in ([], ["--json"]):

@@ -4,6 +4,7 @@ agent, there is at most one line of warning, and the last report is whole."""
 import glob
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -203,18 +204,58 @@ class RobustnessTest(support.TestCase):
                                    RECVPOOL_REPORT_DIR=os.path.join(self.folder, "file", "reports"))
         self.assertEqual(len(warnings), 1)
 
+    # Rights
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make a set-uid program of another user")
+    @unittest.skipIf(os.environ.get("E2E_SANITIZE"), "a sanitizer does not run in set-uid programs")
+    def test_set_uid(self):
+        """With more rights than its user a program is left alone; the same file without them is not."""
+        os.chmod(self.folder, 0o755)
+        os.mkdir(self.reports_dir)
+        os.chmod(self.reports_dir, 0o777)
+        program = os.path.join(self.folder, "program")
+        shutil.copy(PROGRAM, program)
+        os.chown(program, 65534, 65534)
+        for mode, reports in ((0o4755, 0), (0o755, 1)):
+            os.chmod(program, mode)
+            result = self.attached([program, "no_nccl"], RECVPOOL_VERBOSE="1")
+            self.assertEqual(result.returncode, 4, result.stderr)
+            self.assertEqual(len(self.read_reports()), reports)
+            self.assertEqual(bool(result.stderr), bool(reports))
+
     # Configuration
 
     def test_nonsense_in_every_variable(self):
         nonsense = {name: "\x1bnonsense\n\udcff" for name in
                     ("RECVPOOL_MODE", "RECVPOOL_INTERVAL", "RECVPOOL_MIN_BYTES", "RECVPOOL_SLACK", "RECVPOOL_CUPTI",
-                     "RECVPOOL_VERBOSE", "RECVPOOL_COLOUR")}
+                     "RECVPOOL_VERBOSE", "RECVPOOL_PLAN_RANK", "RECVPOOL_BUFFER_BYTES", "RECVPOOL_SLOTS",
+                     "RECVPOOL_ON_VIOLATION", "RECVPOOL_STRICT", "RECVPOOL_RUN", "RECVPOOL_COLOUR")}
         warning, = self.check_same([PROGRAM, "no_nccl"], warnings=1, **nonsense)
         for name in nonsense:
             self.assertIn(name, warning)
         report, = self.read_reports()
         self.assertEqual(len([line for line in report["warnings"] if "RECVPOOL_SLACK" in line]), 1)
-        self.assertEqual(report["configuration"], {"slack_slots": 2, "min_bytes": 65536})
+        self.assertEqual(report["configuration"], {
+            "slack_slots": 2, "min_bytes": 65536, "slack_auto": False, "cupti": "always", "on_violation": "fallback",
+            "strict": False, "plan": None, "plan_rank": None, "buffer_bytes": None, "slots": None, "run": None,
+            "problem": None})
+
+    def test_contradictions_are_observed(self):
+        warning, = self.check_same([PROGRAM, "no_nccl"], warnings=1, RECVPOOL_MODE="enforce", RECVPOOL_PLAN="/plan.json",
+                                   RECVPOOL_SLOTS="3")
+        self.assertIn("RECVPOOL_PLAN and RECVPOOL_SLOTS exclude each other: the plan has the slots; the job is observed only",
+                      warning)
+        report, = self.read_reports()
+        self.assertEqual(report["mode"], "observe")
+        self.assertEqual(report["enforcement"]["refused"]["reason"], "contradiction")
+        self.assertIn("RECVPOOL_PLAN and RECVPOOL_SLOTS", report["configuration"]["problem"])
+
+    def test_a_plan_that_is_none(self):
+        warning, = self.check_same([PROGRAM, "no_nccl"], warnings=1, RECVPOOL_MODE="enforce", RECVPOOL_PLAN="/no/plan.json")
+        self.assertIn("/no/plan.json: cannot be read: No such file or directory", warning)
+        report, = self.read_reports()
+        self.assertEqual(report["enforcement"]["refused"], {
+            "reason": "plan_unusable", "text": "/no/plan.json: cannot be read: No such file or directory"})
 
     def test_nonsense_report_dir(self):
         extra = {"RECVPOOL_REPORT_DIR": "", "XDG_RUNTIME_DIR": self.folder}

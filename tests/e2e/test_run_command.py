@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import support
-from support import AGENT, RECVPOOL, run
+from support import AGENT, PROGRAMS, RECVPOOL, run
 
 SHOW_ENVIRONMENT = "env | grep -E '^(RECVPOOL_|CUDA_INJECTION64_PATH)' | sort"
 
@@ -15,29 +15,171 @@ class RunCommandTest(support.TestCase):
     def run_command(self, *arguments, **extra):
         return run([RECVPOOL, "run", *arguments], env=support.clean_environment(**extra))
 
-    def test_options_become_variables(self):
-        result = run([RECVPOOL, "run", "--mode", "observe", "--report-dir", "reports", "--interval=0.5", "--min-bytes",
-                      "1MiB", "--slack", "3", "--cupti", "off", "--verbose", "--", "sh", "-c", SHOW_ENVIRONMENT],
-                     cwd=self.folder)
+    def variables(self, *options):
+        """Variables that the command gets, sorted; those of the run apart, since it is random."""
+        result = run([RECVPOOL, "run", *options, "--", "sh", "-c", SHOW_ENVIRONMENT], cwd=self.folder)
         self.assert_success(result)
-        self.assertEqual(result.stdout.splitlines(), [
+        self.assertEqual(result.stderr, "")
+        lines = result.stdout.splitlines()
+        runs = [line for line in lines if line.startswith("RECVPOOL_RUN=")]
+        return [line for line in lines if line not in runs], runs
+
+    def test_options_become_variables(self):
+        lines, runs = self.variables("--mode", "observe", "--report-dir", "reports", "--interval=0.5", "--min-bytes", "1MiB",
+                                  "--slack", "3", "--cupti", "off", "--verbose")
+        self.assertEqual(lines, [
             f"CUDA_INJECTION64_PATH={AGENT}", "RECVPOOL_CUPTI=off", "RECVPOOL_INTERVAL=0.5",
             "RECVPOOL_MIN_BYTES=1MiB", "RECVPOOL_MODE=observe",
             f"RECVPOOL_REPORT_DIR={os.path.realpath(self.folder)}/reports", "RECVPOOL_SLACK=3", "RECVPOOL_VERBOSE=1"])
-        self.assertEqual(result.stderr, "")
+        self.assertEqual(runs, [])
+
+    def test_options_of_enforce_become_variables(self):
+        self.make_plan()
+        lines, _ = self.variables("--mode=enforce", "--plan", "plan.json", "--plan-rank", "1", "--on-violation", "abort",
+                                  "--strict", "--cupti", "learn")
+        self.assertEqual(lines, [
+            f"CUDA_INJECTION64_PATH={AGENT}", "RECVPOOL_CUPTI=learn", "RECVPOOL_MODE=enforce",
+            "RECVPOOL_ON_VIOLATION=abort", f"RECVPOOL_PLAN={os.path.realpath(self.folder)}/plan.json",
+            "RECVPOOL_PLAN_RANK=1", "RECVPOOL_STRICT=1"])
+        lines, _ = self.variables("--mode=enforce", "--buffer-bytes", "10MiB", "--slots=5", "--on-violation=report")
+        self.assertEqual(lines, [
+            f"CUDA_INJECTION64_PATH={AGENT}", "RECVPOOL_BUFFER_BYTES=10MiB", "RECVPOOL_MODE=enforce",
+            "RECVPOOL_ON_VIOLATION=report", "RECVPOOL_SLOTS=5"])
+        lines, _ = self.variables("--mode=enforce", "--slack=auto")
+        self.assertEqual(lines, [f"CUDA_INJECTION64_PATH={AGENT}", "RECVPOOL_MODE=enforce", "RECVPOOL_SLACK=auto"])
+
+    def test_every_run_has_a_word_of_its_own(self):
+        one, other = (self.variables("--mode", "enforce")[1] for _ in range(2))
+        self.assertEqual((len(one), len(other)), (1, 1))
+        self.assertNotEqual(one, other)
+
+    def make_plan(self, *options):
+        path = os.path.join(self.folder, "plan.json")
+        self.assert_success(run([RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", "4",
+                                 *(options or ("--buffer-bytes", "1MiB")), "--output", path]))
+        return path
+
+    def test_contradictions_stop_the_run(self):
+        plan = self.make_plan()
+        enforce = ("--mode", "enforce")
+        for arguments, words in (((*enforce, "--plan", plan, "--buffer-bytes", "1MiB"), "--plan and --buffer-bytes exclude"),
+                                 ((*enforce, "--plan", plan, "--slots", "3"), "--plan and --slots exclude"),
+                                 ((*enforce, "--plan", plan, "--slack", "auto"), "--plan and --slack auto exclude"),
+                                 ((*enforce, "--slots", "3"), "--slots needs --buffer-bytes"),
+                                 ((*enforce, "--plan-rank", "3"), "--plan-rank needs --plan"),
+                                 (("--plan", plan), "--plan needs --mode enforce"),
+                                 (("--strict",), "--strict needs --mode enforce"),
+                                 (("--on-violation", "abort"), "--on-violation needs --mode enforce"),
+                                 (("--cupti", "learn"), "--cupti learn needs --mode enforce")):
+            self.assert_nothing_runs(words, *arguments)
+        self.assert_nothing_runs("--slots needs --buffer-bytes", "--mode", "enforce", RECVPOOL_SLOTS="3")
+        self.assert_nothing_runs("--plan and --buffer-bytes exclude", "--slots", "3", "--buffer-bytes", "1MiB",
+                                 RECVPOOL_MODE="enforce", RECVPOOL_PLAN=plan)
+
+    def assert_nothing_runs(self, words, *arguments, **environment):
+        with self.subTest(words):
+            result = self.run_command(*arguments, "--", "echo", "ran", **environment)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assert_one_line(result.stderr)
+            self.assertIn(words, result.stderr)
+
+    def test_what_is_no_plan_stops_the_run(self):
+        enforce = ("--mode", "enforce", "--plan")
+        plan = self.make_plan()
+        self.assert_success(self.run_command(*enforce, plan, "--", "true"))
+        self.assert_nothing_runs("plan.json: the plan has the ranks 0 to 1 and no rank 2", *enforce, plan, "--plan-rank", "2")
+        self.assert_nothing_runs("none.json: cannot be read: No such file", *enforce, self.folder + "/none.json")
+        self.assert_nothing_runs("must be a regular file", *enforce, self.folder)
+        self.assert_nothing_runs("must be a regular file", *enforce, "/dev/stdin")
+        self.assert_nothing_runs("class 0 has no size; make the plan again with --buffer-bytes", *enforce,
+                                 self.make_plan("--slack", "1"))
+        for text, words in (('{"schema": "other"}', "is not a plan"), ('{"schema":', "not whole JSON"),
+                            ('{"schema": "recvpool.plan", "schema_version": "2.0"}', "version '2.0'"),
+                            ('{"schema": "recvpool.plan", "schema_version": "1.0", "classes": []}', "lists no ranks")):
+            with open(plan, "w") as file:
+                file.write(text)
+            self.assert_nothing_runs(words, *enforce, plan)
+
+    def sample(self, style):
+        """A command that leaves such a report, as the agent in it would."""
+        return f"{PROGRAMS}/sample_report $RECVPOOL_REPORT_DIR 0 {style} now"
+
+    def judged(self, script, mode="enforce"):
+        return self.run_command("--mode", mode, "--report-dir", self.reports_dir, "--", "sh", "-c", script)
+
+    def test_violations_are_an_exit_status(self):
+        result = self.judged(self.sample("violated"))
+        self.assertEqual((result.returncode, result.stdout), (3, ""))
+        self.assert_one_line(result.stderr)
+        self.assertIn("1 times in 1 process; see recvpool report " + self.reports_dir + "/", result.stderr)
+        named = result.stderr.split()[-1]
+        self.assertTrue(os.path.isfile(named), named)
+        for report in self.read_reports():
+            self.assertEqual(report["enforcement"]["totals"]["violations"], 1)
+        two = self.judged(self.sample("violated") + "; " + self.sample("enforced") + "; " + self.sample("violated"))
+        self.assertEqual(two.returncode, 3)
+        self.assertIn("2 times in 2 processes", two.stderr)
+
+    def test_the_commands_own_failure_comes_first(self):
+        result = self.judged(self.sample("violated") + "; exit 7")
+        self.assertEqual(result.returncode, 7)
+        self.assert_one_line(result.stderr)
+        result = self.judged(self.sample("violated") + "; kill -KILL $$")
+        self.assertEqual(result.returncode, 128 + signal.SIGKILL)
+
+    def test_no_violations_no_exit_status(self):
+        for style, mode in (("enforced", "enforce"), ("refused", "enforce"), ("shadow", "enforce"),
+                            ("empty", "enforce"), ("violated", "observe")):
+            with self.subTest(style):
+                result = self.judged(self.sample(style), mode)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def test_only_reports_of_this_run_count(self):
+        # of another run, at the same time in the same folder
+        result = self.judged("RECVPOOL_RUN=0123456789abcdef " + self.sample("violated"))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        # of none
+        result = self.judged("unset RECVPOOL_RUN; " + self.sample("violated"))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        # of an earlier one
+        self.assertEqual(self.judged(self.sample("violated")).returncode, 3)
+        result = self.judged("true")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        # no folder at all
+        self.assertEqual(self.run_command("--mode", "enforce", "--report-dir", "/nowhere", "--", "true").returncode, 0)
+
+    def test_a_folder_full_of_traps_is_judged(self):
+        os.mkdir(self.reports_dir)
+        names = [f"{self.reports_dir}/trap-1-{9 * 10**18 + number}.json" for number in range(5)]
+        os.mkfifo(names[0])
+        os.mkdir(names[1])
+        os.symlink("/dev/zero", names[2])
+        with open(names[3], "w") as file:
+            file.write("[" * 100000)
+        with open(names[4], "w") as file:
+            file.write('{"configuration": {"run": 5}, "enforcement": {"mode": "enforce", "totals": {"violations": 9}}}')
+        with open(self.reports_dir + "/trap-1-99999999999999999999999.json", "w") as file:
+            file.write("{}")
+        result = self.judged("true")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(self.judged(self.sample("violated")).returncode, 3)
 
     def test_options_stop_at_the_command(self):
         result = self.run_command("echo", "--slack", "-x")
         self.assertEqual((result.returncode, result.stdout), (0, "--slack -x\n"))
 
     def test_wrong_options_name_option_and_mend(self):
-        for arguments, words in ((["--mode", "bogus"], ["--mode", "observe or off", "bogus"]),
+        for arguments, words in ((["--mode", "bogus"], ["--mode", "observe, enforce or off", "bogus"]),
                                  (["--interval", "0"], ["--interval", "0.05"]),
                                  (["--min-bytes", "lots"], ["--min-bytes", "64KiB"]),
                                  (["--slack", "-1"], ["--slack", "0 to 1024"]),
-                                 (["--cupti", "maybe"], ["--cupti", "always or off"]),
+                                 (["--cupti", "maybe"], ["--cupti", "always, learn or off"]),
                                  (["--report-dir", ""], ["--report-dir"]),
                                  (["--colour"], ["--colour", "--help"]),
+                                 (["--slots", "0"], ["--slots", "1 to 65536"]),
+                                 (["--plan-rank", "first"], ["--plan-rank", "whole number"]),
+                                 (["--on-violation", "panic"], ["--on-violation", "report, fallback or abort"]),
+                                 (["--strict=yes"], ["--strict takes no value"]),
                                  (["--verbose=1"], ["--verbose takes no value"]),
                                  (["--min-bytes", "0"], ["--min-bytes", "at least 1"]),
                                  (["-z"], ["-z", "--help"])):

@@ -8,6 +8,26 @@ import support
 from support import PROGRAMS, run
 
 
+def reach(report, path):
+    for step in path:
+        report = report[step]
+    return report
+
+
+def put(*path):
+    """A change that sets what is at the path to the last argument."""
+    *where, key, value = path
+
+    def change(report):
+        reach(report, where)[key] = value
+    return change
+
+
+def remove(*path):
+    *where, key = path
+    return lambda report: reach(report, where).pop(key)
+
+
 class SchemaTest(support.TestCase):
     def sample(self, style, rank="1"):
         self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), self.reports_dir, rank, style]))
@@ -16,40 +36,101 @@ class SchemaTest(support.TestCase):
         return reports[0]
 
     def test_every_style_is_valid(self):
-        for style in ("prealloc", "gpipe", "just_in_time", "empty"):
+        for style in ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "violated", "shadow", "refused"):
             with self.subTest(style):
                 self.reports_dir = os.path.join(self.folder, style)
                 self.sample(style)
 
     def test_wrong_reports_are_refused(self):
         good = self.sample("prealloc")
-        check = support.validator("report.schema.json")
 
         def without(key):
             return lambda r: r.pop(key)
 
-        def put(*path):
-            *where, key, value = path
-
-            def change(report):
-                for step in where:
-                    report = report[step]
-                report[key] = value
-            return change
-
         changes = [without(key) for key in good]
-        changes += [put("extra", 1), put("schema", "other"), put("schema_version", "2.0"), put("mode", "enforce"),
+        changes += [put("extra", 1), put("schema", "other"), put("schema_version", "2.0"), put("mode", "enforced"),
                     put("channels", 0, "direction", "forward"), put("channels", 0, "depth", -1),
                     put("channels", 0, "buffer_bytes", "1 MiB"), put("channels", 0, "communicator", "abc"),
                     put("channels", 0, "lifetimes", 0, "address", 12345),
                     put("channels", 0, "lifetimes", 0, "posted_monotonic_ns", 1.5),
                     put("channels", 0, "decision", "reason", "because"), put("process", "pid", 0),
                     put("evidence", 0, "active", "yes"), put("events", "dropped", "more", 0)]
+        self.assert_all_refused(good, changes)
+
+    def assert_all_refused(self, good, changes):
+        check = support.validator("report.schema.json")
         for index, change in enumerate(changes):
             bad = copy.deepcopy(good)
             change(bad)
             self.assertFalse(check.is_valid(bad), f"change {index} was not noticed")
         self.assertTrue(check.is_valid(good))
+
+    def test_wrong_enforcement_is_refused(self):
+        good = self.sample("violated")
+        nodes = [("enforcement",), ("enforcement", "totals"), ("enforcement", "switched_off"),
+                 ("enforcement", "devices", 0), ("enforcement", "devices", 0, "activation"),
+                 ("enforcement", "devices", 0, "classes", 0), ("enforcement", "devices", 0, "conflicts"),
+                 ("enforcement", "devices", 0, "conflicts", "prevented"),
+                 ("enforcement", "devices", 0, "conflicts", "violated"),
+                 ("enforcement", "devices", 0, "conflicts", "kept", 0),
+                 ("enforcement", "devices", 0, "conflicts", "kept", 1, "earlier"),
+                 ("enforcement", "devices", 0, "conflicts", "kept", 1, "later"),
+                 ("enforcement", "devices", 0, "reasons", 0), ("enforcement", "devices", 0, "order"),
+                 ("enforcement", "devices", 0, "memory"), ("enforcement", "devices", 1, "refused"),
+                 ("enforcement", "devices", 1, "idle"), ("configuration",)]
+        changes = [put("enforcement", "mode", "maybe"), put("enforcement", "devices", 0, "classes", 0, "slots", 0),
+                   put("enforcement", "devices", 0, "conflicts", "kept", 0, "kind", "none"),
+                   put("enforcement", "devices", 0, "reasons", 0, "count", 0),
+                   put("enforcement", "devices", 1, "refused", "reason", "Two Words")]
+        for node in nodes:
+            changes.append(put(*node, "invented", 1))
+            changes += [remove(*node, key) for key in reach(good, node)]
+        self.assert_all_refused(good, changes)
+
+    def test_a_report_of_version_1_0_is_valid(self):
+        old = self.sample("prealloc")
+        old["schema_version"] = "1.0"
+        del old["enforcement"]
+        old["configuration"] = {key: old["configuration"][key] for key in ("slack_slots", "min_bytes")}
+        self.assertTrue(support.validator("report.schema.json").is_valid(old))
+
+    def test_nothing_is_saved_in_shadow(self):
+        enforcement = self.sample("shadow")["enforcement"]
+        device = enforcement["devices"][0]
+        for account in (enforcement["totals"], device, device["classes"][0]):
+            for key in ("physical_bytes", "physical_peak_bytes", "one_to_one_bytes", "one_to_one_peak_bytes",
+                        "saved_bytes", "saved_peak_bytes"):
+                self.assertIsNone(account[key])
+        self.assertIsNone(device["memory"])
+
+    def test_enforcement_arrives_unchanged(self):
+        enforcement = self.sample("violated")["enforcement"]
+        totals, device = enforcement["totals"], enforcement["devices"][0]
+        mib = 1 << 20
+        self.assertEqual((totals["physical_peak_bytes"], totals["minimum_bytes"], totals["saved_peak_bytes"]),
+                         (10 * mib, 8 * mib, 6 * mib))
+        self.assertEqual((totals["prevented"], totals["violations"], totals["double_frees"]), (4, 1, 1))
+        self.assertEqual(device["activation"], {"step": 2, "at_monotonic_ns": 2900, "at_seconds": 2e-06,
+                                                "duration_seconds": 0.0015})
+        self.assertEqual(device["wait_seconds"], 0.00025)
+        self.assertEqual(device["saved_bytes"], -1)
+        self.assertEqual(device["conflicts"]["prevented"]["unordered_reuse"], 3)
+        self.assertEqual(device["conflicts"]["kept_dropped"], 3)
+        stale = device["conflicts"]["kept"][1]
+        self.assertEqual((stale["kind"], stale["prevented"], stale["slot"]), ("stale_access", False, 1))
+        self.assertEqual(stale["earlier"], {"buffer": 3, "address": "0x7f0000300000", "microbatch": 3, "step": 2,
+                                            "stream": "0x77", "call": "recv", "function": None, "sequence": 41})
+        self.assertEqual((stale["later"]["function"], stale["later"]["call"]), ("_Z8backwardPf", "kernel"))
+        self.assertEqual([r["reason"] for r in device["reasons"]], ["more_in_flight"])
+        self.assertEqual(enforcement["devices"][1]["refused"],
+                         {"reason": "refused", "text": "the driver has no virtual memory management"})
+        self.assertEqual(enforcement["devices"][1]["idle"]["reason"], "no_pattern")
+        self.assertEqual(enforcement["switched_off"]["took_effect_monotonic_ns"], 4000)
+
+    def test_a_refusal_has_a_word_and_a_sentence(self):
+        enforcement = self.sample("refused")["enforcement"]
+        self.assertEqual(enforcement["refused"], {"reason": "plan_rank_unknown", "text": "set RECVPOOL_PLAN_RANK"})
+        self.assertIsNone(enforcement["switched_off"])
 
     def test_text_that_is_not_utf8_is_escaped(self):
         report = self.sample("prealloc")

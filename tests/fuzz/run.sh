@@ -19,7 +19,7 @@ flags=(-std=gnu17 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recov
 pool=("$source"/pool/*.c)
 read -ra jansson < <(pkg-config --cflags --libs jansson)
 clang "${flags[@]}" "$here/fuzz_schedule.c" "${pool[@]}" -o "$work/fuzz_schedule"
-clang "${flags[@]}" "$here/fuzz_plan.c" "$source"/agent/plan_{file,read}.c "${pool[@]}" "${jansson[@]}" -o "$work/fuzz_plan"
+clang "${flags[@]}" "$here/fuzz_plan.c" "$source"/agent/{plan_file,plan_read,plan_receives,enforce_plan}.c "${pool[@]}" "${jansson[@]}" -o "$work/fuzz_plan"
 for target in schedule plan; do
   mkdir -p "$work/found/$target"
   "$work/fuzz_$target" -max_total_time="$seconds" -max_len=4096 -rss_limit_mb=4096 -timeout=10 -print_final_stats=1 \

@@ -5,8 +5,9 @@
  * Environment: RPSIM_DEVICES (count, default 1), RPSIM_DEVICE_BYTES (capacity per device, default 8GiB),
  * RPSIM_SEED (jitter between streams; unset or 0 = none), RPSIM_FAIL (NAME:NTH[:ERROR], comma-separated: the
  * NTH call, from 1, of driver entry point NAME returns ERROR, default 2 = out of memory; NTH may be "N+" for
- * the Nth and every later one), RPSIM_LAUNCH_LOG (a folder: each process records what ran on its streams in
- * PID.log). Device pointers are host addresses, so kernels are plain host functions.
+ * the Nth and every later one), RPSIM_ATTRIBUTES (NUMBER:VALUE, comma-separated: what cuDeviceGetAttribute
+ * answers; VALUE "unknown" fails it, as an older driver does), RPSIM_LAUNCH_LOG (a folder: each process records
+ * what ran on its streams in PID.log). Device pointers are host addresses, so kernels are plain host functions.
  *
  * A line of that record is "STREAM<tab>NAME<tab>BUFFER=HASH BUFFER=HASH ...": the mangled name of a kernel
  * and each receive buffer that an argument points into, with the hash of what it held just before. Buffers
@@ -64,6 +65,14 @@ RPSIM_EXPORT const struct rpsim_kernel *rpsim_running_kernel(void);
 RPSIM_EXPORT uint64_t rpsim_physical_bytes(int device);
 /** Highest value of rpsim_physical_bytes so far. */
 RPSIM_EXPORT uint64_t rpsim_physical_peak_bytes(int device);
+/** What is behind a device address at this moment. */
+struct rpsim_backing {
+  uint64_t block;      /**< id of the physical memory: equal for aliases, never used again */
+  uint64_t begin, end; /**< the whole mapping or allocation, which starts at offset 0 of the block */
+};
+/** Fills `out`; 0, or -1 where nothing is (an address may be reserved and not mapped). No callback is raised.
+ */
+RPSIM_EXPORT int rpsim_backing_of(uint64_t address, struct rpsim_backing *out);
 /** How often driver entry point `name` has been called in this process (outermost or nested). */
 RPSIM_EXPORT uint64_t rpsim_call_count(const char *name);
 

@@ -31,6 +31,12 @@ RP_BODY float rp_random_unit(uint64_t key, uint64_t index) {
   return (float)bits * (1.0f / 8388608.0f) - 1.0f;
 }
 
+/** Key of the input (kind 0) or target (kind 1) of a microbatch; `base` is that of the run. */
+RP_BODY uint64_t rp_data_key(uint64_t base, uint32_t pass, uint32_t microbatch, uint32_t kind) {
+  uint64_t which = ((uint64_t)pass << 32 | microbatch) * 2 + kind;
+  return rp_mix(base ^ which);
+}
+
 RP_BODY void rp_body_generate(size_t i, float *out, uint64_t key) {
   out[i] = rp_random_unit(key, i);
 }
@@ -108,8 +114,8 @@ RP_BODY void rp_body_update(size_t i, float *parameters, float *gradients, float
   gradients[i] = 0.0f;
 }
 
-RP_BODY uint64_t rp_pattern_key(const struct rp_pattern_mark *mark) {
-  uint64_t who = ((uint64_t)mark->step << 32) | mark->microbatch;
+RP_BODY uint64_t rp_pattern_key(uint32_t pass, const struct rp_pattern_mark *mark) {
+  uint64_t who = ((uint64_t)pass << 32) | mark->microbatch;
   return rp_mix(rp_mix(who) ^ (((uint64_t)mark->stage << 1) | mark->direction));
 }
 

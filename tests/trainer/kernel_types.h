@@ -24,16 +24,21 @@ enum rp_kernel {
   RP_KERNEL_UPDATE,          /**< p -= rate g, g = 0 */
   RP_KERNEL_FILL_PATTERN,    /**< header and filler of a message that will be sent */
   RP_KERNEL_CHECK_PATTERN,   /**< the same, verified */
+  RP_KERNEL_DELAY,           /**< takes its time and touches nothing */
   RP_KERNEL_COUNT,
 };
 
 /** Bytes before the arithmetic payload of every message; a multiple of the alignment of float4. */
 #define RP_MESSAGE_HEADER_BYTES 64u
 
-/** Whose message it is. `stage` is the one that receives it, `direction` 0 for activations, 1 for gradients.
- */
+/** Set in the pass number of an evaluation, which is otherwise that of the step before it. Kernels read the
+ * pass from device memory, so that the graph of one step can be replayed as another. */
+#define RP_PASS_EVALUATION 0x40000000u
+
+/** Whose message it is, besides the pass. `stage` is the one that receives it, `direction` 0 for activations,
+ * 1 for gradients. */
 struct rp_pattern_mark {
-  uint32_t step, microbatch, direction, stage;
+  uint32_t pass, microbatch, direction, stage; /**< `pass` is filled in where the pattern is checked */
 };
 
 /** What the check kernel found since the record was last cleared; the place is that of the first broken word.

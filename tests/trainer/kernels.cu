@@ -6,7 +6,9 @@
   for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < (count);                                \
        i += (size_t)gridDim.x * blockDim.x)
 
-__global__ void rp_generate(float *out, uint64_t key, uint32_t count) {
+__global__ void rp_generate(float *out, const uint32_t *pass, uint64_t base, uint32_t microbatch,
+                            uint32_t kind, uint32_t count) {
+  uint64_t key = rp_data_key(base, *pass, microbatch, kind);
   FOR_ELEMENTS(i, count) rp_body_generate(i, out, key);
 }
 
@@ -50,16 +52,17 @@ __global__ void rp_update(float *parameters, float *gradients, float rate, uint3
   FOR_ELEMENTS(i, count) rp_body_update(i, parameters, gradients, rate);
 }
 
-__global__ void rp_fill_pattern(unsigned char *message, uint64_t message_bytes, uint64_t payload_bytes,
-                                struct rp_pattern_mark mark) {
-  uint64_t key = rp_pattern_key(&mark);
+__global__ void rp_fill_pattern(unsigned char *message, const uint32_t *pass, uint64_t message_bytes,
+                                uint64_t payload_bytes, struct rp_pattern_mark mark) {
+  uint64_t key = rp_pattern_key(*pass, &mark);
   FOR_ELEMENTS(i, rp_pattern_word_count(message_bytes, payload_bytes))
   rp_body_fill_pattern(i, message, message_bytes, payload_bytes, key);
 }
 
-__global__ void rp_check_pattern(const unsigned char *message, uint64_t message_bytes, uint64_t payload_bytes,
-                                 struct rp_pattern_mark mark, struct rp_pattern_error *error) {
-  uint64_t key = rp_pattern_key(&mark);
+__global__ void rp_check_pattern(const unsigned char *message, const uint32_t *pass, uint64_t message_bytes,
+                                 uint64_t payload_bytes, struct rp_pattern_mark mark,
+                                 struct rp_pattern_error *error) {
+  uint64_t key = rp_pattern_key(*pass, &mark);
   FOR_ELEMENTS(i, rp_pattern_word_count(message_bytes, payload_bytes)) {
     uint64_t expected = rp_pattern_word(key, i);
     uint64_t found = rp_pattern_found(i, message, message_bytes, payload_bytes, expected);
@@ -69,7 +72,13 @@ __global__ void rp_check_pattern(const unsigned char *message, uint64_t message_
     error->found = found;
     error->expected = expected;
     error->mark = mark;
+    error->mark.pass = *pass;
   }
+}
+
+__global__ void rp_delay(uint32_t microseconds) {
+  for (uint32_t i = 0; i < microseconds; i++)
+    __nanosleep(1000);
 }
 
 extern "C" const void *rp_kernel_function(enum rp_kernel kernel) {
@@ -77,7 +86,7 @@ extern "C" const void *rp_kernel_function(enum rp_kernel kernel) {
       (const void *)rp_generate,       (const void *)rp_hidden,          (const void *)rp_output,
       (const void *)rp_loss,           (const void *)rp_loss_gradient,   (const void *)rp_hidden_gradient,
       (const void *)rp_input_gradient, (const void *)rp_weight_gradient, (const void *)rp_update,
-      (const void *)rp_fill_pattern,   (const void *)rp_check_pattern,
+      (const void *)rp_fill_pattern,   (const void *)rp_check_pattern,   (const void *)rp_delay,
   };
   return functions[kernel];
 }

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <vector_types.h>
 
 #include "tests/sim/rpsim.h"
@@ -15,8 +16,9 @@
 
 static void generate(void *const *params, const struct rpsim_dims *dims) {
   (void)dims;
-  for (uint32_t i = 0; i < ARG(uint32_t, 2); i++)
-    rp_body_generate(i, ARG(float *, 0), ARG(uint64_t, 1));
+  uint64_t key = rp_data_key(ARG(uint64_t, 2), *ARG(const uint32_t *, 1), ARG(uint32_t, 3), ARG(uint32_t, 4));
+  for (uint32_t i = 0; i < ARG(uint32_t, 5); i++)
+    rp_body_generate(i, ARG(float *, 0), key);
 }
 
 static void hidden(void *const *params, const struct rpsim_dims *dims) {
@@ -74,8 +76,9 @@ static void update(void *const *params, const struct rpsim_dims *dims) {
 
 static void fill_pattern(void *const *params, const struct rpsim_dims *dims) {
   (void)dims;
-  uint64_t message_bytes = ARG(uint64_t, 1), payload_bytes = ARG(uint64_t, 2);
-  uint64_t words = rp_pattern_word_count(message_bytes, payload_bytes), key = rp_pattern_key(params[3]);
+  uint64_t message_bytes = ARG(uint64_t, 2), payload_bytes = ARG(uint64_t, 3);
+  uint64_t words = rp_pattern_word_count(message_bytes, payload_bytes);
+  uint64_t key = rp_pattern_key(*ARG(const uint32_t *, 1), params[4]);
   for (uint64_t i = 0; i < words; i++)
     rp_body_fill_pattern(i, ARG(unsigned char *, 0), message_bytes, payload_bytes, key);
 }
@@ -83,9 +86,10 @@ static void fill_pattern(void *const *params, const struct rpsim_dims *dims) {
 static void check_pattern(void *const *params, const struct rpsim_dims *dims) {
   (void)dims;
   const unsigned char *message = ARG(const unsigned char *, 0);
-  uint64_t message_bytes = ARG(uint64_t, 1), payload_bytes = ARG(uint64_t, 2);
-  struct rp_pattern_error *error = ARG(struct rp_pattern_error *, 4);
-  uint64_t words = rp_pattern_word_count(message_bytes, payload_bytes), key = rp_pattern_key(params[3]);
+  uint32_t pass = *ARG(const uint32_t *, 1);
+  uint64_t message_bytes = ARG(uint64_t, 2), payload_bytes = ARG(uint64_t, 3);
+  struct rp_pattern_error *error = ARG(struct rp_pattern_error *, 5);
+  uint64_t words = rp_pattern_word_count(message_bytes, payload_bytes), key = rp_pattern_key(pass, params[4]);
   for (uint64_t i = 0; i < words; i++) {
     uint64_t expected = rp_pattern_word(key, i);
     uint64_t found = rp_pattern_found(i, message, message_bytes, payload_bytes, expected);
@@ -93,8 +97,16 @@ static void check_pattern(void *const *params, const struct rpsim_dims *dims) {
     error->first_offset_bytes = rp_pattern_offset(i, payload_bytes);
     error->found = found;
     error->expected = expected;
-    error->mark = ARG(struct rp_pattern_mark, 3);
+    error->mark = ARG(struct rp_pattern_mark, 4);
+    error->mark.pass = pass;
   }
+}
+
+static void delay(void *const *params, const struct rpsim_dims *dims) {
+  (void)dims;
+  uint32_t microseconds = ARG(uint32_t, 0);
+  struct timespec pause = {microseconds / 1000000, (long)(microseconds % 1000000) * 1000};
+  nanosleep(&pause, NULL);
 }
 
 #define POINTER(at)                                                                                          \
@@ -102,7 +114,8 @@ static void check_pattern(void *const *params, const struct rpsim_dims *dims) {
 #define WORD(at)                                                                                             \
   { at, 4 }
 
-static const struct rpsim_param generate_params[] = {POINTER(0), POINTER(8), WORD(16)};
+static const struct rpsim_param generate_params[] = {POINTER(0), POINTER(8), POINTER(16),
+                                                     WORD(24),   WORD(28),   WORD(32)};
 static const struct rpsim_param hidden_params[] = {{0, sizeof(struct rp_hidden_args)}};
 static const struct rpsim_param output_params[] = {POINTER(0),  POINTER(8), POINTER(16), POINTER(24),
                                                    POINTER(32), WORD(40),   WORD(44),    WORD(48)};
@@ -116,9 +129,10 @@ static const struct rpsim_param weight_gradient_params[] = {POINTER(0), POINTER(
                                                             WORD(32),   WORD(36),   WORD(40)};
 static const struct rpsim_param update_params[] = {POINTER(0), POINTER(8), WORD(16), WORD(20)};
 static const struct rpsim_param fill_params[] = {
-    POINTER(0), POINTER(8), POINTER(16), {24, sizeof(struct rp_pattern_mark)}};
+    POINTER(0), POINTER(8), POINTER(16), POINTER(24), {32, sizeof(struct rp_pattern_mark)}};
 static const struct rpsim_param check_params[] = {
-    POINTER(0), POINTER(8), POINTER(16), {24, sizeof(struct rp_pattern_mark)}, POINTER(40)};
+    POINTER(0), POINTER(8), POINTER(16), POINTER(24), {32, sizeof(struct rp_pattern_mark)}, POINTER(48)};
+static const struct rpsim_param delay_params[] = {WORD(0)};
 
 #define KERNEL(body_, params_)                                                                               \
   { .body = (body_), .param_count = COUNT_OF(params_), .params = (params_) }
@@ -135,6 +149,7 @@ static struct rpsim_kernel kernels[RP_KERNEL_COUNT] = {
     [RP_KERNEL_UPDATE] = KERNEL(update, update_params),
     [RP_KERNEL_FILL_PATTERN] = KERNEL(fill_pattern, fill_params),
     [RP_KERNEL_CHECK_PATTERN] = KERNEL(check_pattern, check_params),
+    [RP_KERNEL_DELAY] = KERNEL(delay, delay_params),
 };
 
 /** Addresses that stand for the __global__ functions. */

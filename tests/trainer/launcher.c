@@ -25,7 +25,7 @@ struct child {
 };
 
 struct launcher {
-  const struct rp_schedule *schedule;
+  const struct rp_program *program;
   struct child *children;
   int running;
   int status; /**< of the first child that failed */
@@ -46,8 +46,8 @@ static _Noreturn void become_rank(const struct launcher *l, int rank, int id_fd,
   int id = dup(id_fd), result = dup(l->children[rank].result_fd); // without close-on-exec
   set_number("RANK", rank);
   set_number("LOCAL_RANK", rank);
-  set_number("WORLD_SIZE", l->schedule->ranks);
-  set_number("LOCAL_WORLD_SIZE", l->schedule->ranks);
+  set_number("WORLD_SIZE", l->program->ranks);
+  set_number("LOCAL_WORLD_SIZE", l->program->ranks);
   set_number(RP_TRAINER_ID_FD, id);
   set_number(RP_TRAINER_RESULT_FD, result);
   sigprocmask(SIG_SETMASK, signals, NULL);
@@ -59,7 +59,7 @@ static _Noreturn void become_rank(const struct launcher *l, int rank, int id_fd,
 static int start_ranks(struct launcher *l, const sigset_t *signals, char **argv) {
   int id_pipe[2];
   if (pipe2(id_pipe, O_CLOEXEC) != 0) return -1;
-  for (int r = 0; r < l->schedule->ranks; r++) {
+  for (int r = 0; r < l->program->ranks; r++) {
     struct child *child = &l->children[r];
     child->result_fd = memfd_create("trainer-result", MFD_CLOEXEC);
     child->pid = child->result_fd < 0 ? -1 : fork();
@@ -78,7 +78,7 @@ static int start_ranks(struct launcher *l, const sigset_t *signals, char **argv)
 }
 
 static void signal_all(const struct launcher *l, int number) {
-  for (int r = 0; r < l->schedule->ranks; r++)
+  for (int r = 0; r < l->program->ranks; r++)
     if (l->children[r].pid > 0) kill(l->children[r].pid, number);
 }
 
@@ -86,7 +86,7 @@ static void signal_all(const struct launcher *l, int number) {
 static void reap(struct launcher *l) {
   int wait_status;
   for (pid_t pid; (pid = waitpid(-1, &wait_status, WNOHANG)) > 0;)
-    for (int r = 0; r < l->schedule->ranks; r++) {
+    for (int r = 0; r < l->program->ranks; r++) {
       if (l->children[r].pid != pid) continue;
       l->children[r].pid = 0;
       l->running--;
@@ -126,9 +126,9 @@ static struct rp_stage_result *read_result(int fd, struct rp_rank_result *result
 
 /** Prints a line per rank and the checksum over all stages in model order. */
 static int print_results(const struct launcher *l) {
-  uint64_t *checksums = calloc((size_t)l->schedule->stages, sizeof *checksums), sum = 0;
+  uint64_t *checksums = calloc((size_t)l->program->stages, sizeof *checksums), sum = 0;
   int failed = checksums == NULL;
-  for (int r = 0; r < l->schedule->ranks && !failed; r++) {
+  for (int r = 0; r < l->program->ranks && !failed; r++) {
     struct rp_rank_result result;
     struct rp_stage_result *stages = read_result(l->children[r].result_fd, &result);
     if (stages == NULL) {
@@ -141,19 +141,19 @@ static int print_results(const struct launcher *l) {
       checksums[stages[i].stage] = stages[i].checksum;
     free(stages);
   }
-  for (int32_t s = 0; s < l->schedule->stages && !failed; s++)
+  for (int32_t s = 0; s < l->program->stages && !failed; s++)
     sum = rp_checksum_add(sum, checksums[s]);
   if (!failed) printf("parameters %016" PRIx64 "\n", sum);
   free(checksums);
   return failed;
 }
 
-int rp_launcher_run(const struct rp_schedule *schedule, char **argv) {
-  struct launcher l = {.schedule = schedule};
+int rp_launcher_run(const struct rp_program *program, char **argv) {
+  struct launcher l = {.program = program};
   sigset_t watched, before;
-  l.children = calloc((size_t)schedule->ranks, sizeof *l.children);
+  l.children = calloc((size_t)program->ranks, sizeof *l.children);
   if (l.children == NULL) return 1;
-  for (int r = 0; r < schedule->ranks; r++)
+  for (int r = 0; r < program->ranks; r++)
     l.children[r].result_fd = -1;
   sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD);
@@ -164,7 +164,7 @@ int rp_launcher_run(const struct rp_schedule *schedule, char **argv) {
   if (start_ranks(&l, &before, argv) != 0 && l.status == 0) l.status = 1;
   wait_for_ranks(&l, &watched);
   if (l.status == 0) l.status = print_results(&l);
-  for (int r = 0; r < schedule->ranks; r++)
+  for (int r = 0; r < program->ranks; r++)
     if (l.children[r].result_fd >= 0) close(l.children[r].result_fd);
   sigprocmask(SIG_SETMASK, &before, NULL);
   free(l.children);

@@ -15,21 +15,33 @@ static int environment_number(const char *name) {
   return (int)value;
 }
 
+static int print_schedule(const struct rp_schedule *schedule) {
+  char *text = NULL;
+  size_t length = 0;
+  if (rp_schedule_print(schedule, &text, &length) != RP_OK) return 1;
+  fwrite(text, 1, length, stdout);
+  free(text);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   struct rp_trainer_options options;
-  struct rp_schedule schedule;
+  struct rp_program program;
   rp_trainer_options_parse(argc, argv, &options);
-  if (rp_trainer_schedule(&options, &schedule) != 0) return 2;
+  if (rp_program_create(&options, &program) != 0) return 2;
   int rank = environment_number("RANK"), ranks = environment_number("WORLD_SIZE"), status;
   bool launched = getenv(RP_TRAINER_ID_FD) != NULL || options.rendezvous != NULL;
-  if (rank >= 0 && ranks > 0 && launched) {
+  if (options.print_schedule) {
+    status = print_schedule(&program.phases[0].schedule);
+  } else if (rank >= 0 && ranks > 0 && launched) {
     int local_rank = environment_number("LOCAL_RANK");
-    if (ranks != schedule.ranks || rank >= ranks)
-      rp_die("WORLD_SIZE is %d, the schedule is for %d ranks", ranks, schedule.ranks);
-    status = rp_rank_run(&options, &schedule, rank, local_rank >= 0 ? local_rank : rank);
+    if (ranks != program.ranks || rank >= ranks)
+      rp_die("WORLD_SIZE is %d, the schedule is for %d ranks", ranks, program.ranks);
+    status = rp_rank_run(&options, &program, rank, local_rank >= 0 ? local_rank : rank);
   } else {
-    status = rp_launcher_run(&schedule, argv);
+    status = rp_launcher_run(&program, argv);
   }
-  rp_schedule_fini(&schedule);
+  rp_program_fini(&program);
+  rp_trainer_options_fini(&options);
   return status;
 }

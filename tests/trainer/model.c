@@ -25,13 +25,12 @@ void rp_stage_initial_parameters(const struct rp_trainer_options *options, int32
   fill(parameters, width, 0.1f, rp_mix(key + 4));
 }
 
-uint64_t rp_data_key(const struct rp_trainer_options *options, int32_t step, int32_t microbatch, int kind) {
-  uint64_t which = ((uint64_t)step << 32 | (uint64_t)microbatch) * 2 + (uint64_t)kind;
-  return rp_mix(rp_mix(options->seed ^ 0x64617461u) ^ which);
+uint64_t rp_data_base(const struct rp_trainer_options *options) {
+  return rp_mix(options->seed ^ 0x64617461u);
 }
 
-float rp_loss_scale(const struct rp_trainer_options *options) {
-  return 2.0f / ((float)(options->rows * options->width) * (float)options->microbatches);
+float rp_loss_scale(const struct rp_trainer_options *options, int32_t microbatches) {
+  return 2.0f / ((float)(options->rows * options->width) * (float)microbatches);
 }
 
 uint64_t rp_checksum(const void *data, size_t bytes) {

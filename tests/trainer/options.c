@@ -1,4 +1,4 @@
-// Command line of the trainer, and the schedule that it names.
+// Command line of the trainer.
 #include "options.h"
 
 #include <argp.h>
@@ -23,8 +23,23 @@ enum {
   KEY_HIDDEN,
   KEY_SEED,
   KEY_TRUTH_DIR,
-  KEY_RENDEZVOUS
+  KEY_RENDEZVOUS,
+  KEY_SWITCH_SCHEDULE,
+  KEY_SWITCH_MICROBATCHES,
+  KEY_EVAL_EVERY,
+  KEY_REBUILD_AT,
+  KEY_CAPTURE_AT,
+  KEY_SEGMENT_BLOCKS,
+  KEY_LOOKALIKE,
+  KEY_LOOKALIKE_TOUCH,
+  KEY_LOOKALIKE_COUNT,
+  KEY_IDENTITY,
+  KEY_RANDOM,
+  KEY_UNGUARDED_POOL,
+  KEY_PRINT_SCHEDULE
 };
+
+#define OVERSIZE_BYTES 4096u
 
 static const struct argp_option option_table[] = {
     {"schedule", 's', "NAME|FILE", 0, "gpipe, 1f1b (default), interleaved_1f1b, looped_bfs, or a CSV file",
@@ -34,9 +49,28 @@ static const struct argp_option option_table[] = {
      0},
     {"microbatches", 'N', "COUNT", 0, "microbatches per step (default 8)", 0},
     {"steps", 'T', "COUNT", 0, "steps (default 3)", 0},
-    {"allocation", 'a', "HOW", 0, "receive buffers: preallocated (default) or just_in_time", 0},
+    {"switch-schedule", KEY_SWITCH_SCHEDULE, "NAME|FILE@STEP", 0, "another schedule from that step on", 0},
+    {"switch-microbatches", KEY_SWITCH_MICROBATCHES, "COUNT@STEP", 0, "another count from that step on", 0},
+    {"eval-every", KEY_EVAL_EVERY, "STEPS", 0, "a forward-only pass after every so many steps", 0},
+    {"rebuild-at", KEY_REBUILD_AT, "STEP", 0, "free all stages before that step and build them again", 0},
+    {"capture-at", KEY_CAPTURE_AT, "STEP", 0,
+     "capture that step in a CUDA graph, and replay it from then on (from 1)", 0},
+    {"allocation", 'a', "HOW", 0,
+     "receive buffers: preallocated (default), just_in_time, or cached (recycled with everything of their "
+     "size)",
+     0},
+    {"segment-blocks", KEY_SEGMENT_BLOCKS, "COUNT", 0, "recycled blocks in one allocation (default 1)", 0},
     {"recompute", KEY_RECOMPUTE, NULL, 0, "run the forward again in the backward instead of saving", 0},
     {"backward-thread", KEY_BACKWARD_THREAD, NULL, 0, "run backward actions on a host thread of their own",
+     0},
+    {"identity-stage", KEY_IDENTITY, "STAGE", 0, "this stage passes on what it receives, both ways", 0},
+    {"lookalike", KEY_LOOKALIKE, "WHERE[,WHERE]", 0,
+     "buffers of a message's size that are not received into: before, between or after the receive buffers, "
+     "or "
+     "activations; a library whose calls cannot be interposed uses them",
+     0},
+    {"lookalike-count", KEY_LOOKALIKE_COUNT, "COUNT", 0, "how many at each place (default 2)", 0},
+    {"lookalike-touch", KEY_LOOKALIKE_TOUCH, "WHEN", 0, "now (when allocated, default) or late (first step)",
      0},
     {"message-bytes", 'm', "BYTES", 0, "size of a transfer, with KiB, MiB or GiB (default: what is needed)",
      0},
@@ -44,16 +78,27 @@ static const struct argp_option option_table[] = {
     {"width", KEY_WIDTH, "COUNT", 0, "width of a stage's input (default 32)", 0},
     {"hidden", KEY_HIDDEN, "COUNT", 0, "width of the hidden layer (default 64)", 0},
     {"seed", KEY_SEED, "NUMBER", 0, "seed of weights and data (default 1)", 0},
+    {"random-schedule", KEY_RANDOM, "SEED", 0,
+     "draw a correct schedule, streams, recomputation and backward thread, and what of -S, -V, -N is not "
+     "given",
+     0},
     {"truth-dir", KEY_TRUTH_DIR, "DIR", 0, "write what really happened to DIR/rank-R.jsonl", 0},
-    {"driver-api", KEY_DRIVER_API, NULL, 0, "allocate and copy through the driver instead of the runtime", 0},
+    {"driver-api", KEY_DRIVER_API, NULL, 0, "use the driver instead of the runtime where both have a call",
+     0},
     {"own-stream", KEY_OWN_STREAM, NULL, 0, "compute on a created stream instead of the default stream", 0},
     {"probe", KEY_PROBE, NULL, 0, "exchange one element with both neighbours first, as torch does", 0},
     {"rendezvous", KEY_RENDEZVOUS, "FILE", 0, "be the one rank that RANK and WORLD_SIZE name; meet at FILE",
      0},
     {"mistake", KEY_MISTAKE, "NAME", 0,
-     "do what is harmless only without pools: early_reuse, unordered_reuse, foreign_access or stale_access",
+     "do what is harmless only without pools: missing-wait, early-post, wrong-stream, late-read, late-send, "
+     "foreign-write, unseen-write, oversize, double-free, register, ipc-export or comm-abort",
      0},
     {"mistake-step", KEY_MISTAKE_STEP, "STEP", 0, "first step with the mistake, from 0 (default 3)", 0},
+    {"unguarded-pool", KEY_UNGUARDED_POOL, NULL, 0,
+     "let receive buffers share memory as planned for the schedule, without any guard (simulated device "
+     "only)",
+     0},
+    {"print-schedule", KEY_PRINT_SCHEDULE, NULL, 0, "print the first schedule as CSV and end", 0},
     {"break-wait", KEY_BREAK_WAIT, NULL, OPTION_HIDDEN, "", 0},
     {0},
 };
@@ -82,27 +127,138 @@ static uint64_t parse_bytes(struct argp_state *state, const char *text) {
   return 0;
 }
 
+// ---- words
+
+const char *rp_mistake_name(enum rp_mistake mistake) {
+  static const char *const names[RP_MISTAKE_COUNT] = {
+      [RP_MISTAKE_NONE] = "none",
+      [RP_MISTAKE_MISSING_WAIT] = "missing-wait",
+      [RP_MISTAKE_EARLY_POST] = "early-post",
+      [RP_MISTAKE_WRONG_STREAM] = "wrong-stream",
+      [RP_MISTAKE_LATE_READ] = "late-read",
+      [RP_MISTAKE_LATE_SEND] = "late-send",
+      [RP_MISTAKE_FOREIGN_WRITE] = "foreign-write",
+      [RP_MISTAKE_UNSEEN_WRITE] = "unseen-write",
+      [RP_MISTAKE_OVERSIZE] = "oversize",
+      [RP_MISTAKE_DOUBLE_FREE] = "double-free",
+      [RP_MISTAKE_REGISTER] = "register",
+      [RP_MISTAKE_EXPORT] = "ipc-export",
+      [RP_MISTAKE_ABORT] = "comm-abort",
+  };
+  return names[mistake];
+}
+
+const char *rp_allocation_name(enum rp_allocation allocation) {
+  static const char *const names[RP_ALLOCATION_COUNT] = {"preallocated", "just_in_time", "cached"};
+  return names[allocation];
+}
+
 static enum rp_mistake parse_mistake(struct argp_state *state, const char *text) {
-  static const char *const names[] = {[RP_MISTAKE_EARLY_REUSE] = "early_reuse",
-                                      [RP_MISTAKE_UNORDERED_REUSE] = "unordered_reuse",
-                                      [RP_MISTAKE_FOREIGN_ACCESS] = "foreign_access",
-                                      [RP_MISTAKE_STALE_ACCESS] = "stale_access"};
-  for (int i = RP_MISTAKE_EARLY_REUSE; i <= RP_MISTAKE_STALE_ACCESS; i++)
-    if (strcmp(text, names[i]) == 0) return (enum rp_mistake)i;
+  for (int i = RP_MISTAKE_NONE + 1; i < RP_MISTAKE_COUNT; i++)
+    if (strcmp(text, rp_mistake_name((enum rp_mistake)i)) == 0) return (enum rp_mistake)i;
   argp_error(state, "there is no mistake '%s'", text);
   return RP_MISTAKE_NONE;
 }
 
-/** Refuses options that do not go together. */
+static enum rp_allocation parse_allocation(struct argp_state *state, const char *text) {
+  for (int i = 0; i < RP_ALLOCATION_COUNT; i++)
+    if (strcmp(text, rp_allocation_name((enum rp_allocation)i)) == 0) return (enum rp_allocation)i;
+  argp_error(state, "--allocation is preallocated, just_in_time or cached, not '%s'", text);
+  return RP_ALLOCATION_PREALLOCATED;
+}
+
+/** A list of places with commas between them. */
+static unsigned parse_lookalikes(struct argp_state *state, const char *text) {
+  static const char *const names[] = {"before", "between", "after", "activations"};
+  unsigned bits = 0;
+  char *copy = strdup(text), *rest = NULL; // the arguments go to the ranks as they are
+  if (copy == NULL) argp_failure(state, 1, ENOMEM, "options");
+  for (char *word = strtok_r(copy, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+    unsigned i = 0;
+    while (i < 4 && strcmp(word, names[i]) != 0)
+      i++;
+    if (i == 4) argp_error(state, "--lookalike is before, between, after or activations, not '%s'", word);
+    bits |= 1u << i;
+  }
+  free(copy);
+  return bits;
+}
+
+/** Adds "WHAT@STEP"; the step of an earlier change may come again, with the other kind of change. */
+static void parse_switch(struct argp_state *state, const char *text, bool schedule) {
+  struct rp_trainer_options *o = state->input;
+  char *what = strdup(text), *at = what ? strrchr(what, '@') : NULL;
+  if (at == NULL) argp_error(state, "'%s' is not WHAT@STEP", text);
+  *at = '\0';
+  int32_t step = (int32_t)parse_number(state, at + 1, 1, 1000000000);
+  struct rp_switch *switches = realloc(o->switches, (o->switch_count + 1) * sizeof *switches);
+  if (switches == NULL) argp_failure(state, 1, ENOMEM, "options");
+  o->switches = switches;
+  size_t place = o->switch_count;
+  while (place > 0 && switches[place - 1].step > step)
+    place--;
+  if (place == 0 || switches[place - 1].step != step) {
+    memmove(switches + place + 1, switches + place, (o->switch_count++ - place) * sizeof *switches);
+    switches[place++] = (struct rp_switch){.step = step};
+  }
+  struct rp_switch *change = &switches[place - 1];
+  if (schedule) {
+    free(change->schedule);
+    change->schedule = what;
+    return;
+  }
+  change->microbatches = (int32_t)parse_number(state, what, 1, 65536);
+  free(what);
+}
+
+// ---- options that do not go together
+
+static bool changes_on_the_way(const struct rp_trainer_options *o) {
+  return o->switch_count > 0 || o->rebuild_at >= 0 || o->random;
+}
+
+static void check_capture(struct argp_state *state, const struct rp_trainer_options *o) {
+  if (o->capture_at < 0) return;
+  if (!o->own_stream) argp_error(state, "--capture-at needs --own-stream");
+  if (o->allocation == RP_ALLOCATION_JUST_IN_TIME || o->mistake != RP_MISTAKE_NONE || changes_on_the_way(o) ||
+      (o->lookalikes & RP_LOOKALIKE_ACTIVATIONS))
+    argp_error(state, "--capture-at goes with nothing that allocates, changes or errs on the way");
+}
+
 static void check_options(struct argp_state *state, const struct rp_trainer_options *o) {
+  bool preallocated = o->allocation == RP_ALLOCATION_PREALLOCATED;
   if (((uint64_t)o->rows * o->width) % 2 != 0) argp_error(state, "--batch times --width must be even");
   if (o->message_bytes != 0 && o->message_bytes < RP_MESSAGE_HEADER_BYTES + rp_trainer_payload_bytes(o))
     argp_error(state, "--message-bytes must be at least %llu for these sizes",
                (unsigned long long)(RP_MESSAGE_HEADER_BYTES + rp_trainer_payload_bytes(o)));
-  if (o->mistake != RP_MISTAKE_NONE && o->just_in_time)
+  if (o->mistake != RP_MISTAKE_NONE && !preallocated)
     argp_error(state, "--mistake needs --allocation preallocated");
-  if (o->mistake == RP_MISTAKE_EARLY_REUSE && !rp_trainer_is_1f1b(o))
-    argp_error(state, "--mistake early_reuse needs --schedule 1f1b");
+  if (o->mistake != RP_MISTAKE_NONE && (changes_on_the_way(o) || o->eval_every > 0))
+    argp_error(state, "--mistake goes with no change of the schedule");
+  if ((o->unguarded_pool || (o->lookalikes & RP_LOOKALIKE_BETWEEN)) && !preallocated)
+    argp_error(state, "what concerns preallocated buffers needs --allocation preallocated");
+  if (o->unguarded_pool && (o->switch_count > 0 || o->eval_every > 0))
+    argp_error(state, "--unguarded-pool is for one schedule");
+  if (o->random && o->switch_count > 0) argp_error(state, "--random-schedule is the only schedule");
+  if (o->rebuild_at >= o->steps) argp_error(state, "--rebuild-at is a step of the run");
+  check_capture(state, o);
+}
+
+// ---- one option
+
+static error_t parse_flag_option(int key, struct rp_trainer_options *o) {
+  bool *const flag = key == KEY_RECOMPUTE         ? &o->recompute
+                     : key == KEY_BACKWARD_THREAD ? &o->backward_thread
+                     : key == KEY_DRIVER_API      ? &o->driver_api
+                     : key == KEY_OWN_STREAM      ? &o->own_stream
+                     : key == KEY_PROBE           ? &o->probe
+                     : key == KEY_BREAK_WAIT      ? &o->break_wait
+                     : key == KEY_UNGUARDED_POOL  ? &o->unguarded_pool
+                     : key == KEY_PRINT_SCHEDULE  ? &o->print_schedule
+                                                  : NULL;
+  if (flag == NULL) return ARGP_ERR_UNKNOWN;
+  *flag = true;
+  return 0;
 }
 
 static error_t parse_text_option(int key, char *arg, struct argp_state *state) {
@@ -111,76 +267,73 @@ static error_t parse_text_option(int key, char *arg, struct argp_state *state) {
   case 's':
     o->schedule = arg;
     return 0;
+  case 'a':
+    o->allocation = parse_allocation(state, arg);
+    return 0;
   case KEY_TRUTH_DIR:
     o->truth_dir = arg;
     return 0;
   case KEY_RENDEZVOUS:
     o->rendezvous = arg;
     return 0;
-  case KEY_RECOMPUTE:
-    o->recompute = true;
-    return 0;
-  case KEY_BACKWARD_THREAD:
-    o->backward_thread = true;
-    return 0;
-  case KEY_DRIVER_API:
-    o->driver_api = true;
-    return 0;
-  case KEY_OWN_STREAM:
-    o->own_stream = true;
-    return 0;
-  case KEY_PROBE:
-    o->probe = true;
-    return 0;
   case KEY_MISTAKE:
     o->mistake = parse_mistake(state, arg);
     return 0;
-  case KEY_BREAK_WAIT:
-    o->break_wait = true;
+  case KEY_SWITCH_SCHEDULE:
+  case KEY_SWITCH_MICROBATCHES:
+    parse_switch(state, arg, key == KEY_SWITCH_SCHEDULE);
     return 0;
-  case 'a':
-    o->just_in_time = strcmp(arg, "just_in_time") == 0;
-    if (!o->just_in_time && strcmp(arg, "preallocated") != 0)
-      argp_error(state, "--allocation is preallocated or just_in_time, not '%s'", arg);
+  case KEY_LOOKALIKE:
+    o->lookalikes = parse_lookalikes(state, arg);
+    return 0;
+  case KEY_LOOKALIKE_TOUCH:
+    o->lookalikes_late = strcmp(arg, "late") == 0;
+    if (!o->lookalikes_late && strcmp(arg, "now") != 0)
+      argp_error(state, "--lookalike-touch is now or late, not '%s'", arg);
+    return 0;
+  case 'm':
+    o->message_bytes = parse_bytes(state, arg);
+    return 0;
+  case KEY_SEED:
+    o->seed = (uint64_t)parse_number(state, arg, 0, INT64_MAX);
+    return 0;
+  case KEY_RANDOM:
+    o->random = true;
+    o->random_seed = (uint64_t)parse_number(state, arg, 0, INT64_MAX);
     return 0;
   default:
-    return ARGP_ERR_UNKNOWN;
+    return parse_flag_option(key, o);
   }
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
   struct rp_trainer_options *o = state->input;
+  enum { MOST_STEPS = 1000000000 };
+  const struct {
+    int key;
+    int32_t *number, low, high;
+  } numbers[] = {
+      {'S', &o->ranks, 1, 256},
+      {'V', &o->chunks, 1, 64},
+      {'N', &o->microbatches, 1, 65536},
+      {'T', &o->steps, 1, MOST_STEPS},
+      {KEY_BATCH, (int32_t *)&o->rows, 1, 65536},
+      {KEY_WIDTH, (int32_t *)&o->width, 1, 16384},
+      {KEY_HIDDEN, (int32_t *)&o->hidden_width, 1, 16384},
+      {KEY_MISTAKE_STEP, &o->mistake_step, 0, MOST_STEPS},
+      {KEY_EVAL_EVERY, &o->eval_every, 1, MOST_STEPS},
+      {KEY_REBUILD_AT, &o->rebuild_at, 1, MOST_STEPS},
+      {KEY_CAPTURE_AT, &o->capture_at, 1, MOST_STEPS},
+      {KEY_SEGMENT_BLOCKS, &o->segment_blocks, 1, 65536},
+      {KEY_IDENTITY, &o->identity, 1, 16384},
+      {KEY_LOOKALIKE_COUNT, &o->lookalike_count, 1, 65536},
+  };
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    if (numbers[i].key == key) {
+      *numbers[i].number = (int32_t)parse_number(state, arg, numbers[i].low, numbers[i].high);
+      return 0;
+    }
   switch (key) {
-  case 'S':
-    o->ranks = (int32_t)parse_number(state, arg, 1, 256);
-    return 0;
-  case 'V':
-    o->chunks = (int32_t)parse_number(state, arg, 1, 64);
-    return 0;
-  case 'N':
-    o->microbatches = (int32_t)parse_number(state, arg, 1, 65536);
-    return 0;
-  case 'T':
-    o->steps = (int32_t)parse_number(state, arg, 1, 1000000000);
-    return 0;
-  case 'm':
-    o->message_bytes = parse_bytes(state, arg);
-    return 0;
-  case KEY_BATCH:
-    o->rows = (uint32_t)parse_number(state, arg, 1, 65536);
-    return 0;
-  case KEY_WIDTH:
-    o->width = (uint32_t)parse_number(state, arg, 1, 16384);
-    return 0;
-  case KEY_HIDDEN:
-    o->hidden_width = (uint32_t)parse_number(state, arg, 1, 16384);
-    return 0;
-  case KEY_MISTAKE_STEP:
-    o->mistake_step = (int32_t)parse_number(state, arg, 0, 1000000000);
-    return 0;
-  case KEY_SEED:
-    o->seed = (uint64_t)parse_number(state, arg, 0, INT64_MAX);
-    return 0;
   case ARGP_KEY_ARG:
     argp_error(state, "unexpected argument '%s'", arg);
     return 0;
@@ -196,14 +349,26 @@ void rp_trainer_options_parse(int argc, char **argv, struct rp_trainer_options *
   static const struct argp parser = {
       option_table, parse_option, NULL, "Trains a small model with pipeline parallelism.", NULL, NULL, NULL};
   *options = (struct rp_trainer_options){.schedule = "1f1b",
-                                         .microbatches = 8,
                                          .steps = 3,
+                                         .rebuild_at = -1,
+                                         .capture_at = -1,
+                                         .segment_blocks = 1,
+                                         .identity = -1,
+                                         .lookalike_count = 2,
                                          .rows = 4,
                                          .width = 32,
                                          .hidden_width = 64,
                                          .seed = 1,
                                          .mistake_step = 3};
   argp_parse(&parser, argc, argv, 0, NULL, options);
+}
+
+void rp_trainer_options_fini(struct rp_trainer_options *options) {
+  for (size_t i = 0; i < options->switch_count; i++)
+    free(options->switches[i].schedule);
+  free(options->switches);
+  options->switches = NULL;
+  options->switch_count = 0;
 }
 
 uint64_t rp_trainer_payload_bytes(const struct rp_trainer_options *options) {
@@ -215,92 +380,6 @@ uint64_t rp_trainer_message_bytes(const struct rp_trainer_options *options) {
   return RP_MESSAGE_HEADER_BYTES + rp_trainer_payload_bytes(options);
 }
 
-bool rp_trainer_is_gpipe(const struct rp_trainer_options *options) {
-  return strcmp(options->schedule, "gpipe") == 0;
-}
-
-bool rp_trainer_is_1f1b(const struct rp_trainer_options *options) {
-  return strcmp(options->schedule, "1f1b") == 0;
-}
-
-/** Reads a whole file; NULL after a message. The caller frees it. */
-static char *read_file(const char *path, size_t *length) {
-  FILE *file = fopen(path, "rb");
-  char *text = NULL;
-  size_t capacity = 0, used = 0;
-  while (file != NULL && !feof(file) && !ferror(file)) {
-    if (used == capacity) {
-      capacity = capacity == 0 ? 65536 : 2 * capacity;
-      char *bigger = realloc(text, capacity);
-      if (bigger == NULL) break;
-      text = bigger;
-    }
-    used += fread(text + used, 1, capacity - used, file);
-  }
-  bool whole = file != NULL && feof(file) && !ferror(file);
-  if (!whole) fprintf(stderr, "trainer: cannot read schedule '%s': %s\n", path, strerror(errno));
-  if (file != NULL) fclose(file);
-  if (whole) {
-    *length = used;
-    return text;
-  }
-  free(text);
-  return NULL;
-}
-
-static rp_status schedule_from_file(const char *path, struct rp_schedule *schedule,
-                                    struct rp_schedule_error *error) {
-  size_t length = 0;
-  char *text = read_file(path, &length);
-  if (text == NULL) return RP_ERROR_IO;
-  rp_status status = rp_schedule_parse(text, length, schedule, error);
-  free(text);
-  if (status != RP_OK) return status;
-  status = rp_schedule_lower(schedule, error);
-  if (status == RP_OK) status = rp_schedule_check(schedule, error);
-  if (status != RP_OK) rp_schedule_fini(schedule);
-  return status;
-}
-
-static int adopt_file_sizes(struct rp_trainer_options *options, const struct rp_schedule *schedule) {
-  if (options->ranks != 0 && options->ranks != schedule->ranks) {
-    fprintf(stderr, "trainer: schedule '%s' is for %d ranks, not %d\n", options->schedule, schedule->ranks,
-            options->ranks);
-    return -1;
-  }
-  options->ranks = schedule->ranks;
-  options->chunks = schedule->stages / schedule->ranks;
-  options->microbatches = schedule->microbatches;
-  return 0;
-}
-
-int rp_trainer_schedule(struct rp_trainer_options *options, struct rp_schedule *schedule) {
-  static const char *const named[] = {"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"};
-  struct rp_schedule_error error = {.message = ""};
-  bool is_named = false, looped = false;
-  for (size_t i = 0; i < sizeof named / sizeof named[0]; i++)
-    if (strcmp(options->schedule, named[i]) == 0) {
-      is_named = true;
-      looped = i >= 2;
-    }
-  rp_status status;
-  if (is_named) {
-    if (options->ranks == 0) options->ranks = 4;
-    if (options->chunks == 0) options->chunks = looped ? 2 : 1;
-    status = rp_schedule_generate(options->schedule, options->ranks, options->chunks, options->microbatches,
-                                  schedule, &error);
-  } else {
-    status = schedule_from_file(options->schedule, schedule, &error);
-  }
-  if (status != RP_OK) {
-    if (status != RP_ERROR_IO)
-      fprintf(stderr, "trainer: schedule '%s': %s: %s\n", options->schedule, rp_status_text(status),
-              error.message);
-    return -1;
-  }
-  if (!is_named && adopt_file_sizes(options, schedule) != 0) {
-    rp_schedule_fini(schedule);
-    return -1;
-  }
-  return 0;
+uint64_t rp_trainer_buffer_bytes(const struct rp_trainer_options *options) {
+  return rp_trainer_message_bytes(options) + (options->mistake == RP_MISTAKE_OVERSIZE ? OVERSIZE_BYTES : 0);
 }

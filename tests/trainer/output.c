@@ -5,8 +5,9 @@
 #include "rank.h"
 #include "stage.h"
 
-void rp_loss_print(int32_t step, float loss) {
-  printf("step %" PRId32 " loss %.9g %a\n", step, (double)loss, (double)loss);
+void rp_loss_print(int32_t step, bool evaluation, float loss) {
+  printf(evaluation ? "evaluation after step %" PRId32 " loss %.9g %a\n" : "step %" PRId32 " loss %.9g %a\n",
+         step, (double)loss, (double)loss);
   fflush(stdout);
 }
 

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "options.h"
+#include "program.h"
 
 /** Exit status of a rank that found a broken pattern. */
 #define RP_TRAINER_BROKEN_PATTERN 3
@@ -28,15 +28,15 @@ struct rp_stage_result {
 };
 
 /** Trains as rank `rank`; returns the exit status. */
-int rp_rank_run(const struct rp_trainer_options *options, const struct rp_schedule *schedule, int rank,
+int rp_rank_run(const struct rp_trainer_options *options, const struct rp_program *program, int rank,
                 int local_rank);
 
 /** Prints the line of a rank, and returns the checksum of its stages. */
 void rp_rank_print(int rank, const struct rp_rank_result *result, const struct rp_stage_result *stages);
-/** Prints the loss of a step. */
-void rp_loss_print(int32_t step, float loss);
+/** Prints the loss of a step, or of the evaluation after it. */
+void rp_loss_print(int32_t step, bool evaluation, float loss);
 
 /** Starts the ranks as processes of this very program and waits for them; returns the exit status. */
-int rp_launcher_run(const struct rp_schedule *schedule, char **argv);
+int rp_launcher_run(const struct rp_program *program, char **argv);
 
 #endif

@@ -17,7 +17,8 @@ struct layer {
 
 struct reference {
   const struct rp_trainer_options *o;
-  const struct rp_schedule *schedule;
+  const struct rp_program *program;
+  const struct rp_schedule *schedule;   /**< of the step */
   struct layer *parameters, *gradients; /**< per stage */
   float **x;  /**< [stage * microbatches + microbatch]; one row of stages more: outputs */
   float **dy; /**< gradient of a stage's output, same index */
@@ -52,7 +53,12 @@ static void hidden_of(const struct reference *r, const struct layer *l, const fl
     }
 }
 
-static void forward(const struct reference *r, const struct layer *l, const float *x, float *y) {
+static void forward(const struct reference *r, int32_t stage, const float *x, float *y) {
+  const struct layer *l = &r->parameters[stage];
+  if (stage == r->o->identity) {
+    memcpy(y, x, r->B * r->D * sizeof(float));
+    return;
+  }
   float *h = zeroed(r->B * r->H, sizeof(float));
   hidden_of(r, l, x, h);
   for (size_t b = 0; b < r->B; b++)
@@ -84,6 +90,10 @@ static void add_outer(size_t rows, size_t out_width, size_t in_width, const floa
 /** Accumulates the stage's gradients and gives that of its input. */
 static void backward(const struct reference *r, int32_t stage, const float *x, const float *dy, float *dx) {
   const struct layer *l = &r->parameters[stage], *g = &r->gradients[stage];
+  if (stage == r->o->identity) {
+    memcpy(dx, dy, r->B * r->D * sizeof(float));
+    return;
+  }
   float *h = zeroed(r->B * r->H, sizeof(float)), *dh = zeroed(r->B * r->H, sizeof(float));
   hidden_of(r, l, x, h);
   for (size_t b = 0; b < r->B; b++) {
@@ -107,22 +117,23 @@ static void backward(const struct reference *r, int32_t stage, const float *x, c
 }
 
 /** Forward of all microbatches, and the gradient of the loss at the model's output. */
-static float forward_all(struct reference *r, int32_t step) {
+static float forward_all(struct reference *r, uint32_t pass) {
   int32_t count = r->schedule->microbatches, stages = r->schedule->stages;
   size_t elements = r->B * r->D;
-  float *target = zeroed(elements, sizeof(float)), total = 0.0f;
+  float *target = zeroed(elements, sizeof(float)), total = 0.0f, scale = rp_loss_scale(r->o, count);
+  uint64_t base = rp_data_base(r->o);
   for (int32_t m = 0; m < count; m++) {
     for (size_t i = 0; i < elements; i++) {
-      r->x[m][i] = rp_random_unit(rp_data_key(r->o, step, m, 0), i);
-      target[i] = rp_random_unit(rp_data_key(r->o, step, m, 1), i);
+      r->x[m][i] = rp_random_unit(rp_data_key(base, pass, (uint32_t)m, 0), i);
+      target[i] = rp_random_unit(rp_data_key(base, pass, (uint32_t)m, 1), i);
     }
     for (int32_t s = 0; s < stages; s++)
-      forward(r, &r->parameters[s], r->x[s * count + m], r->x[(s + 1) * count + m]);
+      forward(r, s, r->x[s * count + m], r->x[(s + 1) * count + m]);
     const float *y = r->x[stages * count + m];
     float *dy = r->dy[(stages - 1) * count + m], sum = 0.0f;
     for (size_t i = 0; i < elements; i++) {
       sum += (y[i] - target[i]) * (y[i] - target[i]);
-      dy[i] = (y[i] - target[i]) * rp_loss_scale(r->o);
+      dy[i] = (y[i] - target[i]) * scale;
     }
     total += sum / (float)elements;
   }
@@ -148,7 +159,7 @@ static void backward_all(struct reference *r) {
 
 static void update(struct reference *r) {
   size_t count = rp_stage_parameter_count(r->o);
-  for (int32_t s = 0; s < r->schedule->stages; s++)
+  for (int32_t s = 0; s < r->program->stages; s++)
     for (size_t i = 0; i < count; i++) {
       r->parameters[s].all[i] -= RP_LEARNING_RATE * r->gradients[s].all[i];
       r->gradients[s].all[i] = 0.0f;
@@ -156,18 +167,18 @@ static void update(struct reference *r) {
 }
 
 static void print_parameters(const struct reference *r) {
-  const struct rp_schedule *schedule = r->schedule;
-  struct rp_stage_result *stages = zeroed((size_t)schedule->stages, sizeof *stages);
+  const struct rp_program *program = r->program;
+  struct rp_stage_result *stages = zeroed((size_t)program->stages, sizeof *stages);
   uint64_t sum = 0;
-  for (int32_t rank = 0; rank < schedule->ranks; rank++) {
+  for (int32_t rank = 0; rank < program->ranks; rank++) {
     struct rp_rank_result result = {0};
-    for (int32_t s = 0; s < schedule->stages; s++)
-      if (schedule->stage_rank[s] == rank)
+    for (int32_t s = 0; s < program->stages; s++)
+      if (program->stage_rank[s] == rank)
         stages[result.stage_count++] = (struct rp_stage_result){
             s, rp_checksum(r->parameters[s].all, rp_stage_parameter_count(r->o) * sizeof(float))};
     rp_rank_print(rank, &result, stages);
   }
-  for (int32_t s = 0; s < schedule->stages; s++)
+  for (int32_t s = 0; s < program->stages; s++)
     sum = rp_checksum_add(sum,
                           rp_checksum(r->parameters[s].all, rp_stage_parameter_count(r->o) * sizeof(float)));
   printf("parameters %016" PRIx64 "\n", sum);
@@ -175,7 +186,7 @@ static void print_parameters(const struct reference *r) {
 }
 
 static void run(struct reference *r) {
-  size_t stages = (size_t)r->schedule->stages, count = (size_t)r->schedule->microbatches;
+  size_t stages = (size_t)r->program->stages, count = (size_t)r->program->most_microbatches;
   size_t arrays = (stages + 1) * count, elements = r->B * r->D;
   r->parameters = zeroed(stages, sizeof(struct layer));
   r->gradients = zeroed(stages, sizeof(struct layer));
@@ -191,9 +202,12 @@ static void run(struct reference *r) {
     rp_stage_initial_parameters(r->o, (int32_t)s, r->parameters[s].all);
   }
   for (int32_t step = 0; step < r->o->steps; step++) {
-    rp_loss_print(step, forward_all(r, step));
+    r->schedule = &rp_program_phase(r->program, step)->schedule;
+    rp_loss_print(step, false, forward_all(r, (uint32_t)step));
     backward_all(r);
     update(r);
+    if (rp_program_evaluates(r->o, step))
+      rp_loss_print(step, true, forward_all(r, (uint32_t)step | RP_PASS_EVALUATION));
   }
   print_parameters(r);
   for (size_t i = 0; i < arrays; i++) {
@@ -212,12 +226,13 @@ static void run(struct reference *r) {
 
 int main(int argc, char **argv) {
   struct rp_trainer_options options;
-  struct rp_schedule schedule;
+  struct rp_program program;
   rp_trainer_options_parse(argc, argv, &options);
-  if (rp_trainer_schedule(&options, &schedule) != 0) return 2;
+  if (rp_program_create(&options, &program) != 0) return 2;
   struct reference r = {
-      .o = &options, .schedule = &schedule, .B = options.rows, .D = options.width, .H = options.hidden_width};
+      .o = &options, .program = &program, .B = options.rows, .D = options.width, .H = options.hidden_width};
   run(&r);
-  rp_schedule_fini(&schedule);
+  rp_program_fini(&program);
+  rp_trainer_options_fini(&options);
   return 0;
 }

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include "kernel_bodies.h"
+#include "lookalike.h"
 #include "mistakes.h"
+#include "shared_pool.h"
 
 /** Parameters of a stage by name. */
 struct weights {
@@ -39,10 +41,9 @@ static size_t activation_bytes(const struct rp_worker *worker) {
   return (size_t)worker->options->rows * worker->options->hidden_width * sizeof(float);
 }
 
-static struct rp_buffer *get_message(struct rp_worker *worker) {
-  struct rp_buffer *buffer =
-      rp_buffer_get_scratch(worker->buffers, rp_trainer_message_bytes(worker->options));
-  buffer->lifetime = -1;
+struct rp_buffer *rp_stage_new_message(struct rp_worker *worker) {
+  struct rp_buffer *buffer = rp_buffer_get_scratch(worker->buffers, rp_trainer_buffer_bytes(worker->options));
+  buffer->bytes = rp_trainer_message_bytes(worker->options);
   return buffer;
 }
 
@@ -52,28 +53,29 @@ static void drop(struct rp_worker *worker, struct rp_buffer **buffer) {
 }
 
 void rp_stage_init(struct rp_worker *worker, struct rp_stage *stage, int32_t index, int32_t ordinal,
-                   int32_t stages) {
+                   int32_t stages, const float *parameters) {
   size_t count = rp_stage_parameter_count(worker->options), bytes = count * sizeof(float);
-  float *host = calloc(count, sizeof(float));
-  stage->index = index;
-  stage->ordinal = ordinal;
-  stage->first = index == 0;
-  stage->last = index == stages - 1;
-  stage->microbatches = calloc((size_t)worker->options->microbatches, sizeof *stage->microbatches);
-  if (host == NULL || stage->microbatches == NULL) rp_die("no memory");
+  float *initial = calloc(count, sizeof(float));
+  *stage = (struct rp_stage){.index = index,
+                             .ordinal = ordinal,
+                             .first = index == 0,
+                             .last = index == stages - 1,
+                             .identity = index == worker->options->identity};
+  stage->microbatches = calloc((size_t)worker->most_microbatches, sizeof *stage->microbatches);
+  if (initial == NULL || stage->microbatches == NULL) rp_die("no memory");
   stage->parameters = rp_device_alloc(bytes);
   stage->gradients = rp_device_alloc(bytes);
-  rp_device_upload(stage->gradients, host, bytes, worker->compute);
-  RP_CUDA(cudaStreamSynchronize(worker->compute));
-  rp_stage_initial_parameters(worker->options, index, host);
-  rp_device_upload(stage->parameters, host, bytes, worker->compute);
-  RP_CUDA(cudaStreamSynchronize(worker->compute));
-  free(host);
+  rp_device_upload(stage->gradients, initial, bytes, worker->compute);
+  rp_device_synchronize(worker->compute);
+  rp_stage_initial_parameters(worker->options, index, initial);
+  rp_device_upload(stage->parameters, parameters != NULL ? parameters : initial, bytes, worker->compute);
+  rp_device_synchronize(worker->compute);
+  free(initial);
 }
 
 void rp_stage_fini(struct rp_worker *worker, struct rp_stage *stage) {
   for (int direction = 0; direction < RP_DIRECTIONS; direction++) {
-    for (int32_t i = 0; stage->receive[direction] != NULL && i < worker->options->microbatches; i++)
+    for (int32_t i = 0; stage->receive[direction] != NULL && i < worker->most_microbatches; i++)
       rp_buffer_destroy(stage->receive[direction][i]);
     free(stage->receive[direction]);
   }
@@ -82,15 +84,31 @@ void rp_stage_fini(struct rp_worker *worker, struct rp_stage *stage) {
   free(stage->microbatches);
 }
 
+void rp_stage_parameters(struct rp_worker *worker, const struct rp_stage *stage, float *parameters) {
+  size_t bytes = rp_stage_parameter_count(worker->options) * sizeof(float);
+  rp_device_download(parameters, stage->parameters, bytes, worker->compute);
+  rp_device_synchronize(worker->compute);
+}
+
+static struct rp_buffer *new_receive(struct rp_worker *worker, const struct rp_stage *stage, int direction,
+                                     int32_t microbatch) {
+  size_t bytes = rp_trainer_message_bytes(worker->options), all = rp_trainer_buffer_bytes(worker->options);
+  void *memory = rp_shared_pool_memory(worker->shared, stage->index, direction, microbatch);
+  return rp_buffer_new_receive(bytes, all, memory != NULL ? RP_HOME_SHARED : RP_HOME_PREALLOCATED, memory);
+}
+
 void rp_stage_preallocate(struct rp_worker *worker, struct rp_stage *stage) {
-  size_t count = (size_t)worker->options->microbatches, bytes = rp_trainer_message_bytes(worker->options);
   const bool needed[RP_DIRECTIONS] = {!stage->first, !stage->last};
   for (int direction = 0; direction < RP_DIRECTIONS; direction++) {
+    struct rp_buffer ***list = &stage->receive[direction];
     if (!needed[direction]) continue;
-    stage->receive[direction] = calloc(count, sizeof(struct rp_buffer *));
-    if (stage->receive[direction] == NULL) rp_die("no memory");
-    for (size_t i = 0; i < count; i++)
-      stage->receive[direction][i] = rp_buffer_new_receive(bytes, RP_HOME_PREALLOCATED);
+    bool begin = *list == NULL;
+    if (begin) *list = calloc((size_t)worker->most_microbatches, sizeof **list);
+    if (*list == NULL) rp_die("no memory");
+    for (int32_t i = 0; i < worker->microbatches; i++) {
+      if (begin && i == worker->microbatches / 2) rp_lookalikes_add(worker, RP_LOOKALIKE_BETWEEN);
+      if ((*list)[i] == NULL) (*list)[i] = new_receive(worker, stage, direction, i);
+    }
   }
 }
 
@@ -98,19 +116,26 @@ void rp_stage_preallocate(struct rp_worker *worker, struct rp_stage *stage) {
 static void fill_pattern(struct rp_worker *worker, struct rp_buffer *buffer, int32_t stage,
                          int32_t microbatch, uint32_t direction) {
   uint64_t message_bytes = buffer->bytes, payload_bytes = rp_trainer_payload_bytes(worker->options);
-  buffer->mark =
-      (struct rp_pattern_mark){(uint32_t)worker->step, (uint32_t)microbatch, direction, (uint32_t)stage};
-  void *arguments[] = {&buffer->memory, &message_bytes, &payload_bytes, &buffer->mark};
+  struct rp_pattern_mark mark = {0, (uint32_t)microbatch, direction, (uint32_t)stage};
+  void *arguments[] = {&buffer->memory, &worker->pass_word, &message_bytes, &payload_bytes, &mark};
   launch(worker, RP_KERNEL_FILL_PATTERN, rp_pattern_word_count(message_bytes, payload_bytes), arguments,
          NULL);
+  rp_mistake_message_complete(worker, buffer);
+}
+
+/** The stage that a message was made for: an identity stage passes it on as it is. */
+static int32_t made_for(const struct rp_worker *worker, const struct rp_stage *stage, int direction) {
+  int32_t before = direction == RP_ACTIVATION ? stage->index - 1 : stage->index + 1;
+  return before == worker->options->identity ? before : stage->index;
 }
 
 void rp_stage_check(struct rp_worker *worker, const struct rp_stage *stage, const struct rp_buffer *buffer,
                     int32_t microbatch, int direction, cudaStream_t stream, struct rp_pattern_error *error) {
   uint64_t message_bytes = buffer->bytes, payload_bytes = rp_trainer_payload_bytes(worker->options);
-  struct rp_pattern_mark mark = {(uint32_t)worker->step, (uint32_t)microbatch, (uint32_t)direction,
-                                 (uint32_t)stage->index};
-  void *arguments[] = {(void *)&buffer->memory, &message_bytes, &payload_bytes, &mark, &error};
+  struct rp_pattern_mark mark = {0, (uint32_t)microbatch, (uint32_t)direction,
+                                 (uint32_t)made_for(worker, stage, direction)};
+  void *arguments[] = {
+      (void *)&buffer->memory, &worker->pass_word, &message_bytes, &payload_bytes, &mark, &error};
   launch_on(worker, stream, RP_KERNEL_CHECK_PATTERN, rp_pattern_word_count(message_bytes, payload_bytes),
             arguments, buffer);
 }
@@ -122,10 +147,11 @@ static void check_pattern(struct rp_worker *worker, struct rp_stage *stage, int3
                  worker->compute, worker->pattern_error);
 }
 
-static void generate(struct rp_worker *worker, float *out, int32_t microbatch, int kind) {
+/** Fills in the input (kind 0) or target (kind 1) of a microbatch. */
+static void generate(struct rp_worker *worker, float *out, int32_t microbatch, uint32_t kind) {
   uint32_t count = worker->options->rows * worker->options->width;
-  uint64_t key = rp_data_key(worker->options, worker->step, microbatch, kind);
-  void *arguments[] = {&out, &key, &count};
+  uint64_t base = rp_data_base(worker->options);
+  void *arguments[] = {&out, &worker->pass_word, &base, &microbatch, &kind, &count};
   launch(worker, RP_KERNEL_GENERATE, count, arguments, NULL);
 }
 
@@ -155,16 +181,56 @@ static void run_loss(struct rp_worker *worker, int32_t microbatch, const struct 
   drop(worker, &target);
 }
 
-void rp_stage_forward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch) {
+/** Nobody needs the microbatch any more. */
+static void finish(struct rp_worker *worker, struct rp_microbatch *m) {
+  rp_lookalikes_check(worker, &m->lookalike);
+  drop(worker, &m->hidden);
+  drop(worker, &m->hidden_gradient);
+  drop(worker, &m->output_gradient);
+  drop(worker, &m->output);
+  drop(worker, &m->in[RP_GRADIENT]);
+  drop(worker, &m->in[RP_ACTIVATION]);
+}
+
+void rp_stage_forget(struct rp_worker *worker, struct rp_stage *stage) {
+  for (int32_t i = 0; i < worker->most_microbatches; i++) {
+    struct rp_microbatch *m = &stage->microbatches[i];
+    finish(worker, m);
+    drop(worker, &m->out[RP_ACTIVATION]);
+    drop(worker, &m->out[RP_GRADIENT]);
+  }
+  rp_device_set(stage->gradients, 0, rp_stage_parameter_count(worker->options) * sizeof(float),
+                worker->compute);
+}
+
+/** Hands a message to the neighbour on the same rank, or keeps it for a send. */
+static void hand_over(struct rp_stage *stage, struct rp_stage *neighbour, int32_t microbatch, int direction,
+                      struct rp_buffer *message) {
+  if (neighbour != NULL)
+    neighbour->microbatches[microbatch].in[direction] = message;
+  else
+    stage->microbatches[microbatch].out[direction] = message;
+}
+
+/** An identity stage's forward or backward. */
+static void pass_on(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch, int direction) {
+  struct rp_microbatch *m = &stage->microbatches[microbatch];
+  rp_work_wait(worker->transfers, m->received[direction], worker->options->break_wait);
+  rp_buffer_hold(m->in[direction]);
+  hand_over(stage, direction == RP_ACTIVATION ? stage->next : stage->previous, microbatch, direction,
+            m->in[direction]);
+}
+
+static void compute_forward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch) {
   struct rp_microbatch *m = &stage->microbatches[microbatch];
   if (stage->first) {
-    m->in[RP_ACTIVATION] = get_message(worker);
+    m->in[RP_ACTIVATION] = rp_stage_new_message(worker);
     generate(worker, rp_buffer_payload(m->in[RP_ACTIVATION]), microbatch, 0);
   } else {
     rp_work_wait(worker->transfers, m->received[RP_ACTIVATION], worker->options->break_wait);
     check_pattern(worker, stage, microbatch, RP_ACTIVATION);
   }
-  struct rp_buffer *out = get_message(worker);
+  struct rp_buffer *out = rp_stage_new_message(worker);
   m->hidden = rp_buffer_get_scratch(worker->buffers, activation_bytes(worker));
   run_layers(worker, stage, m->in[RP_ACTIVATION], m->hidden, rp_buffer_payload(out));
   if (worker->options->recompute) drop(worker, &m->hidden);
@@ -174,16 +240,25 @@ void rp_stage_forward(struct rp_worker *worker, struct rp_stage *stage, int32_t 
     return;
   }
   fill_pattern(worker, out, stage->index + 1, microbatch, RP_ACTIVATION);
-  if (stage->next != NULL)
-    stage->next->microbatches[microbatch].in[RP_ACTIVATION] = out;
+  hand_over(stage, stage->next, microbatch, RP_ACTIVATION, out);
+}
+
+void rp_stage_forward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch) {
+  struct rp_microbatch *m = &stage->microbatches[microbatch];
+  if (stage->identity)
+    pass_on(worker, stage, microbatch, RP_ACTIVATION);
   else
-    m->out[RP_ACTIVATION] = out;
+    compute_forward(worker, stage, microbatch);
+  if (worker->evaluation)
+    finish(worker, m);
+  else
+    m->lookalike = rp_lookalikes_activation(worker);
 }
 
 /** Recomputation: the forward's kernels again, from the stage's input. */
 static void restore_hidden(struct rp_worker *worker, struct rp_stage *stage, struct rp_microbatch *m) {
   if (m->hidden != NULL) return;
-  struct rp_buffer *y = get_message(worker);
+  struct rp_buffer *y = rp_stage_new_message(worker);
   m->hidden = rp_buffer_get_scratch(worker->buffers, activation_bytes(worker));
   run_layers(worker, stage, m->in[RP_ACTIVATION], m->hidden, rp_buffer_payload(y));
   drop(worker, &y);
@@ -194,7 +269,7 @@ static void run_loss_gradient(struct rp_worker *worker, struct rp_microbatch *m,
   uint32_t count = worker->options->rows * worker->options->width;
   size_t bytes = rp_trainer_payload_bytes(worker->options);
   struct rp_buffer *target = rp_buffer_get_scratch(worker->buffers, bytes);
-  float *y = rp_buffer_payload(m->output), scale = rp_loss_scale(worker->options);
+  float *y = rp_buffer_payload(m->output), scale = rp_loss_scale(worker->options, worker->microbatches);
   m->output_gradient = rp_buffer_get_scratch(worker->buffers, bytes);
   generate(worker, (float *)target->memory, microbatch, 1);
   void *arguments[] = {&y, &target->memory, &m->output_gradient->memory, &scale, &count};
@@ -227,16 +302,13 @@ static void run_input_gradient(struct rp_worker *worker, struct rp_stage *stage,
   const struct rp_trainer_options *o = worker->options;
   struct rp_microbatch *m = &stage->microbatches[microbatch];
   struct weights w = weights_at(worker, stage->parameters);
-  struct rp_buffer *out = get_message(worker);
+  struct rp_buffer *out = rp_stage_new_message(worker);
   float *dy = output_gradient_of(stage, m), *dx = rp_buffer_payload(out);
   void *arguments[] = {&m->hidden_gradient->memory, &w.w1, &dy, &dx, (void *)&o->rows, (void *)&o->width,
                        (void *)&o->hidden_width};
   launch(worker, RP_KERNEL_INPUT_GRADIENT, (size_t)o->rows * o->width, arguments, m->in[RP_GRADIENT]);
   fill_pattern(worker, out, stage->index - 1, microbatch, RP_GRADIENT);
-  if (stage->previous != NULL)
-    stage->previous->microbatches[microbatch].in[RP_GRADIENT] = out;
-  else
-    m->out[RP_GRADIENT] = out;
+  hand_over(stage, stage->previous, microbatch, RP_GRADIENT, out);
 }
 
 /** One layer's weight gradient: `gradient` of its output times its input `activation`. */
@@ -258,20 +330,9 @@ static void run_weight_gradients(struct rp_worker *worker, struct rp_stage *stag
                       g.w1, g.b1, o->hidden_width, o->width, m->in[RP_ACTIVATION]);
 }
 
-/** Nobody needs the microbatch any more. */
-static void finish(struct rp_worker *worker, struct rp_microbatch *m) {
-  drop(worker, &m->hidden);
-  drop(worker, &m->hidden_gradient);
-  drop(worker, &m->output_gradient);
-  drop(worker, &m->output);
-  drop(worker, &m->in[RP_GRADIENT]);
-  drop(worker, &m->in[RP_ACTIVATION]);
-}
-
-void rp_stage_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch, bool input,
-                       bool weight) {
+static void compute_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch, bool input,
+                             bool weight) {
   struct rp_microbatch *m = &stage->microbatches[microbatch];
-  rp_mistake_before_backward(worker, stage, microbatch);
   if (stage->first && !weight) return; // as in torch: the first stage leaves everything to W
   if (!stage->last) {
     rp_work_wait(worker->transfers, m->received[RP_GRADIENT], worker->options->break_wait);
@@ -286,9 +347,20 @@ void rp_stage_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t
   }
   if (input && !stage->first) run_input_gradient(worker, stage, microbatch);
   if (!weight) return;
+  rp_mistake_before_weights(worker);
   run_weight_gradients(worker, stage, m);
+}
+
+void rp_stage_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch, bool input,
+                       bool weight) {
+  rp_mistake_before_backward(worker, stage, microbatch);
+  if (!stage->identity)
+    compute_backward(worker, stage, microbatch, input, weight);
+  else if (input)
+    pass_on(worker, stage, microbatch, RP_GRADIENT);
+  if (!weight) return;
   rp_mistake_after_backward(worker, stage, microbatch);
-  finish(worker, m);
+  finish(worker, &stage->microbatches[microbatch]);
 }
 
 void rp_stage_update(struct rp_worker *worker, struct rp_stage *stage) {

@@ -2,6 +2,7 @@
 """Trains with the pipeline and compares, bit for bit, with the reference that has no pipeline.
 
 Usage: test_trainer.py TRAINER REFERENCE [unittest arguments]
+TRAINER_SEEDS says how many random schedules are tried (default 40).
 """
 import itertools
 import json
@@ -16,6 +17,9 @@ import unittest
 
 TRAINER, REFERENCE = sys.argv[1:3]
 BROKEN_PATTERN = 3
+HARMFUL = ["missing-wait", "early-post", "wrong-stream", "late-read", "late-send", "foreign-write", "unseen-write"]
+MISTAKES = HARMFUL + ["oversize", "double-free", "register", "ipc-export", "comm-abort"]
+SEEDS = int(os.environ.get("TRAINER_SEEDS", "40"))  # random schedules
 NAMED = ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"]
 
 # Compute-only, V placement (stages 0 and 3 on rank 0, 1 and 2 on rank 1), backward split into input and weight parts.
@@ -153,6 +157,111 @@ class SameBits(Base):
         self.assertRegex(first.stdout, r"rank 0 parameters [0-9a-f]{16} peak_device_bytes [1-9]\d*\n")
 
 
+class Changes(Base):
+    """Runs that do not do the same all the time, or have what looks like receive buffers, give the reference's bits."""
+
+    WAYS = [[], ["--driver-api"], ["--own-stream", "--backward-thread"], ["--driver-api", "--own-stream", "--recompute"]]
+
+    def same(self, *args):
+        expected = self.reference(*args)
+        for seed, ways in enumerate(self.WAYS):
+            with self.subTest(args=args, ways=ways):
+                self.assertEqual(self.train(*args, *ways, env=environment(RPSIM_SEED=seed)), expected)
+        return expected
+
+    def test_schedule(self):
+        switch = "--switch-schedule"
+        changed = self.same("-S", 3, "-T", 6, switch, "gpipe@2", switch, "1f1b@4")
+        self.assertEqual(changed, self.reference("-S", 3, "-T", 6), "the same sums in the same order")
+        self.same("-S", 2, "-N", 4, "-s", "interleaved_1f1b", switch, "looped_bfs@1", switch, "interleaved_1f1b@2")
+
+    def test_schedule_by_truth(self):
+        channels = self.truth_channels("-S", 3, "-T", 4, "--switch-schedule", "gpipe@2", "--switch-schedule", "1f1b@3")
+        self.assertEqual(channels[(1, "activation")]["depth_per_step"], [2, 2, 8, 2])
+        self.assertEqual(channels[(1, "activation")]["buffers"], 8)
+
+    def test_microbatches(self):
+        switch = "--switch-microbatches"
+        self.same("-S", 3, "-N", 4, "-T", 6, switch, "10@2", switch, "3@4")
+        self.same("-S", 2, "-N", 4, "-T", 4, switch, "8@2", "--switch-schedule", "gpipe@2")
+        channels = self.truth_channels("-S", 2, "-N", 4, "-T", 4, switch, "6@2", switch, "2@3")
+        self.assertEqual(channels[(1, "activation")]["receives_per_step"], [4, 4, 6, 2])
+        self.assertEqual(channels[(1, "activation")]["buffers"], 6)
+
+    def test_evaluation(self):
+        for schedule in NAMED:
+            text = self.same("-S", 2, "-N", 4, "-s", schedule, "-T", 4, "--eval-every", 2)
+            self.assertEqual(re.findall("evaluation after step (\\d)", text), ["1", "3"])
+        self.same("-S", 2, "-N", 4, "--eval-every", 1, "-a", "just_in_time")
+        lifetimes = [o for o in self.truth("-S", 2, "-N", 4, "-T", 2, "--eval-every", 1)[1] if o["type"] == "lifetime"]
+        self.assertEqual([o["evaluation"] for o in lifetimes], 4 * [False] + 4 * [True] + 4 * [False] + 4 * [True])
+        self.assertEqual([o["step"] for o in lifetimes], [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4)
+        self.assertEqual({o["accesses"] for o in lifetimes if o["evaluation"]}, {3})
+
+    def test_rebuilt_stages(self):
+        for allocation in ("preallocated", "just_in_time", "cached"):
+            self.same("-S", 2, "-N", 4, "-T", 4, "--rebuild-at", 2, "-a", allocation)
+        self.same("-S", 2, "-N", 4, "-T", 4, "-s", "interleaved_1f1b", "--rebuild-at", 1)
+
+    def test_cached_blocks(self):
+        for extra in ([], ["--segment-blocks", 3], ["-s", "interleaved_1f1b"]):
+            self.same("-S", 2, "-N", 8, "-a", "cached", *extra)
+        self.assertLess(self.truth_channels("-S", 2, "-N", 16, "-a", "cached")[(1, "activation")]["buffers"], 16)
+
+    def test_replayed_graphs(self):
+        for extra in ([], ["--eval-every", 2], ["-s", "interleaved_1f1b"], ["-s", "gpipe", "-a", "cached"]):
+            args = ["-S", 2, "-N", 4, "-T", 6, *extra]
+            expected = self.reference(*args)
+            for seed, ways in enumerate(([], ["--driver-api"], ["--backward-thread", "--recompute"])):
+                with self.subTest(args=args, ways=ways):
+                    self.assertEqual(self.train(*args, "--own-stream", "--capture-at", 2, *ways,
+                                                env=environment(RPSIM_SEED=seed)), expected)
+        posted = [o["step"] for o in self.truth("-S", 2, "-N", 1, "-T", 5, "--own-stream", "--capture-at", 2)[1]
+                  if o["type"] == "lifetime"]
+        self.assertEqual(posted, [0, 1])
+
+    def test_lookalikes(self):
+        for touch in ("now", "late"):
+            self.same("-S", 2, "-N", 4, "--lookalike", "before,between,after,activations", "--lookalike-touch", touch)
+
+    def test_identity_stage(self):
+        for schedule in ("1f1b", "gpipe"):
+            self.same("-S", 3, "-N", 4, "-s", schedule, "--identity-stage", 1, "--eval-every", 2)
+        self.same("-S", 2, "-N", 4, "-s", "interleaved_1f1b", "--identity-stage", 2)
+        for o in self.truth("-S", 3, "-N", 2, "--identity-stage", 1)[1]:
+            if o["type"] == "lifetime":
+                self.assertEqual((o["last_kernel"], o["accesses"]), ("ncclSend", 1))
+
+    def test_large_messages(self):
+        self.same("-S", 2, "-N", 4, "-T", 2, "--message-bytes", "2MiB")
+        self.same("-S", 2, "-N", 2, "-T", 2, "--message-bytes", "5MiB", "-a", "cached")
+
+    def test_shared_memory_as_planned(self):
+        for schedule in NAMED + [self.split_v]:
+            sizes = [] if schedule == self.split_v else ["-S", 2, "-N", 8]
+            self.same("-s", schedule, *sizes, "--unguarded-pool")
+
+
+class RandomSchedules(Base):
+    def test_same_bits(self):
+        shapes = set()
+        for seed in range(SEEDS):
+            args = ["--random-schedule", seed, "-T", 3]
+            with self.subTest(seed=seed):
+                expected = self.reference(*args)
+                self.assertEqual(self.train(*args, env=environment(RPSIM_SEED=seed)), expected)
+                self.assertEqual(self.train(*args, "--unguarded-pool", env=environment(RPSIM_SEED=seed)), expected)
+            text = run(TRAINER, *args, "--print-schedule").stdout
+            shapes.add((text.count("\n"), "W" in text, "RECV_F" in text))
+        self.assertGreater(len(shapes), min(4, SEEDS // 3))
+
+    def test_given_numbers_are_kept(self):
+        text = run(TRAINER, "--random-schedule", 3, "-S", 3, "-V", 2, "-N", 5, "--print-schedule").stdout
+        self.assertEqual(text.count("\n"), 3)
+        self.assertEqual(sorted(set(re.findall(r"\b(\d)F(\d)\b", text))),
+                         sorted((str(s), str(m)) for s in range(6) for m in range(5)))
+
+
 class Mistakes(Base):
     def test_a_missing_wait_breaks_the_pattern(self):
         statuses = []
@@ -164,19 +273,96 @@ class Mistakes(Base):
                 self.assertIn("broken pattern", done.stderr)
         self.assertIn(BROKEN_PATTERN, statuses)
 
-    def test_seeded_mistakes_are_harmless_with_a_buffer_per_microbatch(self):
+    def test_harmless_with_a_buffer_per_microbatch(self):
+        for ways in ([], ["--driver-api", "--own-stream", "--backward-thread"]):
+            args = ["-S", 3, "-N", 8, "-T", 4, *ways]
+            expected = self.reference(*args)
+            for mistake in MISTAKES:
+                with self.subTest(mistake=mistake, ways=ways):
+                    self.assertEqual(self.train(*args, "--mistake", mistake, env=environment(RPSIM_SEED=5)), expected)
+
+    def test_depth_that_a_mistake_leads_to(self):
         args = ["-S", 3, "-N", 8, "-T", 4]
-        expected = self.reference(*args)
-        for mistake in ("early_reuse", "unordered_reuse", "foreign_access", "stale_access"):
-            self.assertEqual(self.train(*args, "--mistake", mistake), expected)
-        for mistake, depths in (("early_reuse", [2, 2, 2, 8]), ("stale_access", [2, 2, 2, 3])):
+        for mistake, depths in (("early-post", [2, 2, 2, 3]), ("late-read", [2, 2, 2, 3]), ("missing-wait", 4 * [2])):
             channels = self.truth_channels(*args, "--mistake", mistake)
-            self.assertEqual(channels[(1, "activation")]["depth_per_step"], depths)
+            self.assertEqual(channels[(1, "activation")]["depth_per_step"], depths, mistake)
+
+    def test_harmful_where_buffers_share_memory(self):
+        args = ["-S", 3, "-N", 8, "-T", 5, "--unguarded-pool"]
+        expected = self.reference(*args)
+        self.assertEqual(self.train(*args), expected)
+        for mistake in MISTAKES:
+            harm = 0
+            for seed in range(1, 4):
+                done = run(TRAINER, *args, "--mistake", mistake, env=environment(RPSIM_SEED=seed))
+                harm += done.returncode == BROKEN_PATTERN or results(done.stdout) != expected
+            with self.subTest(mistake=mistake):
+                if mistake in HARMFUL:
+                    self.assertGreater(harm, 0)
+                else:
+                    self.assertEqual(harm, 0)
+
+    def mistakes_of(self, mistake, *args):
+        """The lines about a mistake, and the lifetimes by (stage, direction, step, microbatch)."""
+        lines, lifetimes = [], {}
+        for objects in self.truth("-S", 3, "-N", 6, "-T", 4, "--mistake", mistake, *args).values():
+            lines += [o for o in objects if o["type"] == "mistake"]
+            for o in objects:
+                if o["type"] == "lifetime":
+                    lifetimes[(o["stage"], o["direction"], o["step"], o["microbatch"])] = o
+        self.assertTrue(all(line["kind"] == mistake for line in lines))
+        return lines, lifetimes
+
+    def test_truth_about_mistakes(self):
+        check = "_Z16rp_check_patternPKhPKjmm15rp_pattern_markP16rp_pattern_error"
+        # kind: side, call, stages with it, activations (and gradients) that it is about
+        expected = {
+            "missing-wait": ("later", "ncclRecv", (0, 1, 2), 24),
+            "early-post": ("later", "ncclRecv", (1, 2), 12),
+            "wrong-stream": ("earlier", check, (1, 2), 12),
+            "late-read": ("later", check, (1, 2), 2),
+            "late-send": ("later", "ncclSend", (1, 2), 2),
+            "foreign-write": ("later", "memset", (1, 2), 10),
+            "unseen-write": ("later", "memset", (1, 2), 10),
+            "oversize": ("later", "ncclRecv", (1, 2), 2),
+            "double-free": ("later", "cudaFree", (0, 1, 2), 3),
+            "register": ("later", "ncclCommRegister", (0, 1, 2), 3),
+            "ipc-export": ("later", "cudaIpcGetMemHandle", (0, 1, 2), 3),
+            "comm-abort": ("later", "ncclCommAbort", (0, 1, 2), 3),
+        }
+        self.assertEqual(sorted(expected), sorted(MISTAKES))
+        for mistake, (side, call, stages, count) in expected.items():
+            lines, lifetimes = self.mistakes_of(mistake, "--own-stream")
+            with self.subTest(mistake=mistake):
+                self.assertEqual({(line["side"], line["call"], line["step"]) for line in lines}, {(side, call, 3)})
+                self.assertEqual({line["stage"] for line in lines}, set(stages))
+                self.assertEqual(len(lines), count)
+                self.assertEqual({line["result"] != 0 for line in lines}, {mistake == "double-free"})
+                if mistake == "comm-abort":
+                    continue
+                for line in lines:
+                    about = lifetimes[(line["stage"], line["direction"], line["step"], line["microbatch"])]
+                    self.assertEqual(line["address"], about["address"])
+                has_stream = call not in ("cudaFree", "ncclCommRegister", "cudaIpcGetMemHandle")
+                self.assertTrue(all((line["stream"] != "0x0") == has_stream for line in lines))
+
+    def test_oversize(self):
+        _, lifetimes = self.mistakes_of("oversize", "--message-bytes", "8KiB")
+        sizes = {key[2:]: o["bytes"] for key, o in lifetimes.items() if key[:2] == (1, "activation")}
+        self.assertEqual({key for key, size in sizes.items() if size == 8192 + 4096}, {(3, 1)})
+        self.assertEqual(set(sizes.values()), {8192, 8192 + 4096})
 
     def test_bad_command_lines(self):
         for args in (["--allocation", "x"], ["--message-bytes", 100], ["--message-bytes", "1 MiB"], ["-N", 0],
                      ["-s", "/nonexistent.csv"], ["-s", "1f1b", "-V", 2], ["--mistake", "x"],
-                     ["--mistake", "stale_access", "-a", "just_in_time"], ["-s", self.split_v, "-S", 3], ["x"]):
+                     ["--mistake", "late-read", "-a", "just_in_time"], ["--mistake", "late-read", "--rebuild-at", 2],
+                     ["--mistake", "early-post", "-s", "interleaved_1f1b"],
+                     ["-s", self.split_v, "-S", 3], ["x"], ["--switch-schedule", "gpipe"],
+                     ["--switch-schedule", "gpipe@0"], ["-s", "interleaved_1f1b", "--switch-schedule", "1f1b@2"],
+                     ["--switch-microbatches", "0@2"], ["--capture-at", 1], ["--capture-at", 0, "--own-stream"],
+                     ["--capture-at", 1, "--own-stream", "-a", "just_in_time"], ["--rebuild-at", 3],
+                     ["--unguarded-pool", "-a", "cached"], ["--lookalike", "behind"], ["--lookalike-touch", "never"],
+                     ["--identity-stage", 3], ["--identity-stage", 0], ["--random-schedule", "x"]):
             done = run(TRAINER, *args)
             with self.subTest(args=args):
                 self.assertNotEqual(done.returncode, 0)

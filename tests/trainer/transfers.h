@@ -16,14 +16,17 @@ struct rp_work; /**< one posted group; lives until the end of the step */
 
 struct rp_transfer {
   bool send;
-  struct rp_buffer *buffer;        /**< a send takes over one user of it */
+  struct rp_buffer *buffer; /**< a send takes over one user of it */
+  size_t bytes;
   struct rp_truth_receive receive; /**< of a receive: what to note */
+  bool unrecorded;                 /**< a receive that is no part of the schedule */
   int peer;
 };
 
-/** Joins the communicator. `compute` is the stream whose work transfers come after. */
-struct rp_transfers *rp_transfers_create(const ncclUniqueId *id, int ranks, int rank, cudaStream_t compute,
-                                         struct rp_buffers *buffers, struct rp_truth *truth);
+/** Joins the communicator. `compute` says at any time which stream's work transfers come after. */
+struct rp_transfers *rp_transfers_create(const ncclUniqueId *id, int ranks, int rank,
+                                         const cudaStream_t *compute, struct rp_buffers *buffers,
+                                         struct rp_truth *truth);
 /** Sends one element to both neighbours and receives theirs, and waits for it. */
 void rp_transfers_probe(struct rp_transfers *transfers, int ranks, int rank);
 /** Posts transfers as one NCCL group; receives get their `lifetime` in their buffer. */
@@ -37,6 +40,16 @@ void rp_transfers_wait_all(struct rp_transfers *transfers);
 /** Blocks until the comm stream is idle and forgets the step's groups. Ends the process on an asynchronous
  * error. */
 void rp_transfers_end_step(struct rp_transfers *transfers);
+/** Uses the first or the second of two streams from now on, after all that is on the other one. */
+void rp_transfers_use_stream(struct rp_transfers *transfers, int which);
+/** The mistake of waiting for what is sent only, and not for what else the compute stream does. */
+void rp_transfers_be_lax(struct rp_transfers *transfers, bool lax);
+/** Waits until all ranks are here. From then on until rp_transfers_reconnect, errors of the communicator do
+ * not matter. */
+void rp_transfers_doom(struct rp_transfers *transfers);
+/** Aborts the communicator, gives up what the step sent, and joins another one. */
+void rp_transfers_reconnect(struct rp_transfers *transfers, const ncclUniqueId *id, int ranks, int rank);
+cudaStream_t rp_transfers_stream(const struct rp_transfers *transfers);
 ncclComm_t rp_transfers_communicator(const struct rp_transfers *transfers);
 void rp_transfers_destroy(struct rp_transfers *transfers);
 

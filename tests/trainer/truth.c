@@ -30,6 +30,7 @@ struct channel {
 struct rp_truth {
   FILE *file; /**< NULL: count only */
   const struct rp_trainer_options *options;
+  int32_t microbatches;
   int rank;
   uint64_t sequence;
   struct lifetime *lifetimes; /**< of this step */
@@ -37,10 +38,11 @@ struct rp_truth {
   struct channel *channels; /**< in order of their first post */
 };
 
-struct rp_truth *rp_truth_create(const struct rp_trainer_options *options, int rank) {
+struct rp_truth *rp_truth_create(const struct rp_trainer_options *options, int32_t microbatches, int rank) {
   struct rp_truth *truth = calloc(1, sizeof *truth);
   if (truth == NULL) rp_die("no memory");
   truth->options = options;
+  truth->microbatches = microbatches;
   truth->rank = rank;
   if (options->truth_dir != NULL) {
     char path[4096];
@@ -65,6 +67,7 @@ int rp_truth_post(struct rp_truth *truth, const struct rp_truth_receive *receive
 
 void rp_truth_access(struct rp_truth *truth, int lifetime, const char *kernel, uint64_t before_ns,
                      uint64_t after_ns) {
+  if ((size_t)lifetime >= truth->count) return; // of a step that was written already
   struct lifetime *l = &truth->lifetimes[lifetime];
   l->last_ns[0] = before_ns;
   l->last_ns[1] = after_ns;
@@ -77,8 +80,8 @@ static bool same_channel(const struct rp_truth_receive *a, const struct rp_truth
   return a->stage == b->stage && a->direction == b->direction;
 }
 
-static const char *direction_name(const struct rp_truth_receive *receive) {
-  return receive->direction == 0 ? "activation" : "gradient";
+static const char *direction_name(int32_t direction) {
+  return direction == 0 ? "activation" : "gradient";
 }
 
 /** Writes one line and drops the reference. */
@@ -88,17 +91,22 @@ static void write_line(struct rp_truth *truth, json_t *line) {
   json_decref(line);
 }
 
-static void write_lifetime(struct rp_truth *truth, const struct lifetime *l, int32_t step) {
-  char address[32];
-  snprintf(address, sizeof address, "0x%" PRIx64, l->receive.address);
+static json_t *hexadecimal(uint64_t value) {
+  char text[32];
+  snprintf(text, sizeof text, "0x%" PRIx64, value);
+  return json_string(text);
+}
+
+static void write_lifetime(struct rp_truth *truth, const struct lifetime *l, int32_t pass, bool evaluation) {
   write_line(truth,
-             json_pack("{ss,si,si,si,si,ss,ss,sI,si,s[II],s[II],s[II],ss,si}", "type", "lifetime", "step",
-                       step, "stage", l->receive.stage, "stage_ordinal", l->receive.stage_ordinal,
-                       "microbatch", l->receive.microbatch, "direction", direction_name(&l->receive),
-                       "address", address, "bytes", (json_int_t)l->receive.bytes, "peer", l->receive.peer,
-                       "posted_ns", (json_int_t)l->posted_ns[0], (json_int_t)l->posted_ns[1],
-                       "first_access_ns", (json_int_t)l->first_ns[0], (json_int_t)l->first_ns[1],
-                       "last_access_ns", (json_int_t)l->last_ns[0], (json_int_t)l->last_ns[1], "last_kernel",
+             json_pack("{ss,si,sb,si,si,si,ss,so,sI,si,s[II],s[II],s[II],ss,si}", "type", "lifetime", "step",
+                       pass, "evaluation", evaluation, "stage", l->receive.stage, "stage_ordinal",
+                       l->receive.stage_ordinal, "microbatch", l->receive.microbatch, "direction",
+                       direction_name(l->receive.direction), "address", hexadecimal(l->receive.address),
+                       "bytes", (json_int_t)l->receive.bytes, "peer", l->receive.peer, "posted_ns",
+                       (json_int_t)l->posted_ns[0], (json_int_t)l->posted_ns[1], "first_access_ns",
+                       (json_int_t)l->first_ns[0], (json_int_t)l->first_ns[1], "last_access_ns",
+                       (json_int_t)l->last_ns[0], (json_int_t)l->last_ns[1], "last_kernel",
                        l->last_kernel ? l->last_kernel : "", "accesses", l->accesses));
 }
 
@@ -148,10 +156,24 @@ static int receives_of(const struct rp_truth *truth, const struct channel *chann
   return receives;
 }
 
-void rp_truth_end_step(struct rp_truth *truth, int32_t step) {
+void rp_truth_mistake(struct rp_truth *truth, const struct rp_truth_mistake *m) {
+  if (truth->file == NULL) return;
+  write_line(truth,
+             json_pack("{ss,ss,ss,si,si,ss,si,so,sI,so,ss,si}", "type", "mistake", "kind",
+                       rp_mistake_name(m->kind), "side", m->earlier ? "earlier" : "later", "step", m->pass,
+                       "stage", m->stage, "direction", direction_name(m->direction), "microbatch",
+                       m->microbatch, "address", hexadecimal(m->address), "bytes", (json_int_t)m->bytes,
+                       "stream", hexadecimal((uintptr_t)m->stream), "call", m->call, "result", m->result));
+}
+
+void rp_truth_drop_step(struct rp_truth *truth) {
+  truth->count = 0;
+}
+
+void rp_truth_end_step(struct rp_truth *truth, int32_t pass, bool evaluation) {
   if (truth->file != NULL) {
     for (size_t i = 0; i < truth->count; i++) {
-      write_lifetime(truth, &truth->lifetimes[i], step);
+      write_lifetime(truth, &truth->lifetimes[i], pass, evaluation);
       note_address(channel_of(truth, &truth->lifetimes[i].receive), truth->lifetimes[i].receive.address);
     }
     for (struct channel *c = truth->channels; c != NULL; c = c->next) {
@@ -165,12 +187,11 @@ void rp_truth_end_step(struct rp_truth *truth, int32_t step) {
 
 static void write_summary(struct rp_truth *truth, const void *communicator) {
   const struct rp_trainer_options *o = truth->options;
-  char address[32];
-  snprintf(address, sizeof address, "0x%" PRIxPTR, (uintptr_t)communicator);
-  write_line(truth, json_pack("{ss,si,si,si,si,ss,ss,ss}", "type", "summary", "rank", truth->rank, "pid",
-                              (int)getpid(), "steps", o->steps, "microbatches", o->microbatches, "allocation",
-                              o->just_in_time ? "just_in_time" : "preallocated", "schedule", o->schedule,
-                              "comm_address", address));
+  write_line(truth,
+             json_pack("{ss,si,si,si,si,ss,ss,so}", "type", "summary", "rank", truth->rank, "pid",
+                       (int)getpid(), "steps", o->steps, "microbatches", truth->microbatches, "allocation",
+                       rp_allocation_name(o->allocation), "schedule", o->random ? "random" : o->schedule,
+                       "comm_address", hexadecimal((uintptr_t)communicator)));
 }
 
 void rp_truth_destroy(struct rp_truth *truth, const void *communicator) {
@@ -178,7 +199,7 @@ void rp_truth_destroy(struct rp_truth *truth, const void *communicator) {
     struct channel *c = truth->channels;
     write_line(truth, json_pack("{ss,si,si,ss,si,si,sI,sO,sO}", "type", "channel", "stage", c->sample.stage,
                                 "stage_ordinal", c->sample.stage_ordinal, "direction",
-                                direction_name(&c->sample), "peer", c->sample.peer, "buffers",
+                                direction_name(c->sample.direction), "peer", c->sample.peer, "buffers",
                                 (int)c->address_count, "bytes", (json_int_t)c->sample.bytes, "depth_per_step",
                                 c->depths, "receives_per_step", c->receives));
     truth->channels = c->next;

@@ -86,12 +86,104 @@ static void good_values_are_taken(void **state) {
   assert_int_equal(config.slack, 0);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_SLACK", "1024", message, sizeof message), RP_OK);
   assert_int_equal(config.slack, 1024);
+  assert_false(config.slack_auto);
+  assert_int_equal(rp_config_set(&config, "RECVPOOL_SLACK", "auto", message, sizeof message), RP_OK);
+  assert_true(config.slack_auto);
+  assert_int_equal(config.slack, 2);
+  assert_int_equal(rp_config_set(&config, "RECVPOOL_SLACK", "3", message, sizeof message), RP_OK);
+  assert_false(config.slack_auto);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_CUPTI", "off", message, sizeof message), RP_OK);
   assert_int_equal(config.cupti, RP_CUPTI_OFF);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_VERBOSE", "1", message, sizeof message), RP_OK);
   assert_true(config.verbose);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_REPORT_DIR", "/a b", message, sizeof message), RP_OK);
   assert_string_equal(config.report_dir, "/a b");
+}
+
+static void good_values_for_enforce_are_taken(void **state) {
+  (void)state;
+  struct rp_config config;
+  rp_config_defaults(&config);
+  assert_int_equal(config.plan_rank, -1);
+  assert_int_equal(config.on_violation, RP_POOL_ON_STALE_FALLBACK);
+  assert_true(!config.strict && !config.slots && !config.buffer_bytes && !config.plan_path[0]);
+  static const struct {
+    const char *variable, *value;
+  } good[] = {
+      {"RECVPOOL_MODE", "enforce"},
+      {"RECVPOOL_PLAN", "/a plan.json"},
+      {"RECVPOOL_PLAN_RANK", "0"},
+      {"RECVPOOL_BUFFER_BYTES", "436MiB"},
+      {"RECVPOOL_SLOTS", "1"},
+      {"RECVPOOL_ON_VIOLATION", "report"},
+      {"RECVPOOL_ON_VIOLATION", "abort"},
+      {"RECVPOOL_STRICT", "1"},
+      {"RECVPOOL_CUPTI", "learn"},
+      {"RECVPOOL_RUN", "1a-_."},
+      {"RECVPOOL_SLOTS", "65536"},
+  };
+  char message[128];
+  for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+    assert_int_equal(rp_config_set(&config, good[i].variable, good[i].value, message, sizeof message), RP_OK);
+  assert_int_equal(config.mode, RP_MODE_ENFORCE);
+  assert_string_equal(rp_mode_name(config.mode), "enforce");
+  assert_string_equal(config.plan_path, "/a plan.json");
+  assert_int_equal(config.plan_rank, 0);
+  assert_true(config.buffer_bytes == 436u << 20);
+  assert_int_equal(config.slots, 65536);
+  assert_int_equal(config.on_violation, RP_POOL_ON_STALE_ABORT);
+  assert_true(config.strict);
+  assert_int_equal(config.cupti, RP_CUPTI_LEARN);
+}
+
+/* Each set of values, and what is said of it ("" = they can be meant together). */
+static void contradictions_are_named(void **state) {
+  (void)state;
+  static const struct {
+    const char *set[4][2];
+    const char *message;
+  } cases[] = {
+      {{{"MODE", "enforce"}}, ""},
+      {{{"MODE", "enforce"}, {"PLAN", "/p"}, {"PLAN_RANK", "1"}, {"STRICT", "1"}}, ""},
+      {{{"MODE", "enforce"}, {"BUFFER_BYTES", "1MiB"}}, ""},
+      {{{"MODE", "enforce"}, {"BUFFER_BYTES", "1MiB"}, {"SLOTS", "3"}}, ""},
+      {{{"MODE", "enforce"}, {"CUPTI", "learn"}, {"SLACK", "auto"}, {"ON_VIOLATION", "abort"}}, ""},
+      {{{"MODE", "off"}, {"PLAN", "/p"}, {"SLOTS", "3"}}, ""},
+      {{{"SLACK", "auto"}}, ""},
+      {{{"MODE", "enforce"}, {"PLAN", "/p"}, {"BUFFER_BYTES", "1MiB"}},
+       "RECVPOOL_PLAN and RECVPOOL_BUFFER_BYTES"},
+      {{{"MODE", "enforce"}, {"PLAN", "/p"}, {"SLOTS", "3"}}, "RECVPOOL_PLAN and RECVPOOL_SLOTS"},
+      {{{"MODE", "enforce"}, {"PLAN", "/p"}, {"SLACK", "auto"}}, "RECVPOOL_PLAN and RECVPOOL_SLACK"},
+      {{{"MODE", "enforce"}, {"BUFFER_BYTES", "1MiB"}, {"SLOTS", "3"}, {"SLACK", "auto"}},
+       "RECVPOOL_SLOTS and RECVPOOL_SLACK"},
+      {{{"MODE", "enforce"}, {"SLOTS", "3"}}, "RECVPOOL_SLOTS needs RECVPOOL_BUFFER_BYTES"},
+      {{{"MODE", "enforce"}, {"PLAN_RANK", "0"}}, "RECVPOOL_PLAN_RANK needs RECVPOOL_PLAN"},
+      {{{"PLAN", "/p"}}, "RECVPOOL_PLAN needs RECVPOOL_MODE enforce"},
+      {{{"BUFFER_BYTES", "1"}}, "RECVPOOL_BUFFER_BYTES needs RECVPOOL_MODE enforce"},
+      {{{"STRICT", "1"}}, "RECVPOOL_STRICT needs RECVPOOL_MODE enforce"},
+      {{{"ON_VIOLATION", "report"}}, "RECVPOOL_ON_VIOLATION needs RECVPOOL_MODE enforce"},
+      {{{"CUPTI", "learn"}}, "RECVPOOL_CUPTI learn needs RECVPOOL_MODE enforce"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct rp_config config;
+    char message[256] = "", name[64];
+    rp_config_defaults(&config);
+    for (size_t j = 0; j < 4 && cases[i].set[j][0]; j++) {
+      snprintf(name, sizeof name, "RECVPOOL_%s", cases[i].set[j][0]);
+      assert_int_equal(rp_config_set(&config, name, cases[i].set[j][1], message, sizeof message), RP_OK);
+    }
+    rp_status expected = cases[i].message[0] ? RP_ERROR_INVALID : RP_OK;
+    assert_int_equal(rp_config_check(&config, false, message, sizeof message), expected);
+    assert_int_equal(strncmp(message, cases[i].message, strlen(cases[i].message)), 0);
+    if (expected == RP_OK) assert_string_equal(message, "");
+  }
+  struct rp_config config;
+  char message[256];
+  rp_config_defaults(&config);
+  config.slots = 3;
+  config.mode = RP_MODE_ENFORCE;
+  assert_int_equal(rp_config_check(&config, true, message, sizeof message), RP_ERROR_INVALID);
+  assert_int_equal(strncmp(message, "--slots needs --buffer-bytes", 28), 0);
 }
 
 static void relative_report_dir_is_made_absolute(void **state) {
@@ -117,6 +209,23 @@ static void bad_values_change_nothing(void **state) {
       {"RECVPOOL_MODE", ""},
       {"RECVPOOL_MODE", "Observe"},
       {"RECVPOOL_MODE", "enforce!"},
+      {"RECVPOOL_PLAN", ""},
+      {"RECVPOOL_PLAN", long_path},
+      {"RECVPOOL_PLAN_RANK", "-1"},
+      {"RECVPOOL_PLAN_RANK", "1.0"},
+      {"RECVPOOL_PLAN_RANK", "2147483648"},
+      {"RECVPOOL_BUFFER_BYTES", "0"},
+      {"RECVPOOL_BUFFER_BYTES", "9223372036854775808"},
+      {"RECVPOOL_SLOTS", "0"},
+      {"RECVPOOL_SLOTS", "65537"},
+      {"RECVPOOL_SLOTS", "3x"},
+      {"RECVPOOL_ON_VIOLATION", "ignore"},
+      {"RECVPOOL_ON_VIOLATION", ""},
+      {"RECVPOOL_STRICT", "yes"},
+      {"RECVPOOL_RUN", ""},
+      {"RECVPOOL_RUN", "a/b"},
+      {"RECVPOOL_RUN", "0123456789012345678901234567890123456789012345678901234567890123"},
+      {"RECVPOOL_SLACK", "Auto"},
       {"RECVPOOL_REPORT_DIR", ""},
       {"RECVPOOL_REPORT_DIR", long_path},
       {"RECVPOOL_INTERVAL", ""},
@@ -175,13 +284,43 @@ static void one_warning_line_for_all_nonsense(void **state) {
   assert_true(config.interval_seconds == 5);
   assert_null(strchr(warnings, '\n'));
   assert_null(strchr(warnings, '\x1b'));
-  assert_non_null(strstr(warnings, "RECVPOOL_MODE='?[31m?red' must be observe or off"));
+  assert_non_null(strstr(warnings, "RECVPOOL_MODE='?[31m?red' must be observe, enforce or off"));
   assert_non_null(strstr(warnings, "RECVPOOL_INTERVAL='soon' must be seconds,"));
   assert_non_null(strstr(warnings, "RECVPOOL_MIN_BYTES='?"
                                    "?' must be"));
   assert_non_null(strstr(warnings, "RECVPOOL_COLOUR is no variable"));
   assert_null(strstr(warnings, "SLACK"));
   assert_int_equal(strlen(small), sizeof small - 1);
+}
+
+/* In somebody's job a contradiction is one warning, and the job is observed. */
+static void a_contradiction_is_observed(void **state) {
+  (void)state;
+  char *contradicting[] = {
+      "RECVPOOL_MODE=enforce",       "RECVPOOL_PLAN=/p", "RECVPOOL_SLOTS=3",     "RECVPOOL_STRICT=1",
+      "RECVPOOL_ON_VIOLATION=abort", "RECVPOOL_SLACK=1", "RECVPOOL_CUPTI=learn", NULL};
+  char **before = environ;
+  environ = contradicting;
+  struct rp_config config, expected;
+  char warnings[256];
+  rp_config_from_environment(&config, warnings, sizeof warnings);
+  environ = before;
+  assert_string_equal(warnings,
+                      "RECVPOOL_PLAN and RECVPOOL_SLOTS exclude each other: the plan has the slots; the "
+                      "job is observed only");
+  assert_string_equal(
+      config.problem,
+      "contradiction: RECVPOOL_PLAN and RECVPOOL_SLOTS exclude each other: the plan has the slots");
+  rp_config_defaults(&expected);
+  assert_int_equal(config.mode, RP_MODE_OBSERVE);
+  assert_int_equal(config.slack, 1);
+  assert_string_equal(config.plan_path, "");
+  assert_int_equal(config.slots, 0);
+  assert_int_equal(config.plan_rank, expected.plan_rank);
+  assert_int_equal(config.on_violation, expected.on_violation);
+  assert_int_equal(config.cupti, expected.cupti);
+  assert_false(config.strict);
+  assert_int_equal(rp_config_check(&config, false, warnings, sizeof warnings), RP_OK);
 }
 
 static void a_clean_environment_warns_of_nothing(void **state) {
@@ -217,7 +356,7 @@ static void the_table_is_documented(void **state) {
     assert_int_equal(strncmp(row->name, "RECVPOOL_", 9), 0);
     assert_true(row->help[0] && row->values[0] && row->default_text[0]);
   }
-  assert_int_equal(count, 7);
+  assert_int_equal(count, 14);
 }
 
 int main(void) {
@@ -225,9 +364,12 @@ int main(void) {
       cmocka_unit_test(bytes_are_parsed_exactly),
       cmocka_unit_test(bytes_refuse_nonsense),
       cmocka_unit_test(good_values_are_taken),
+      cmocka_unit_test(good_values_for_enforce_are_taken),
+      cmocka_unit_test(contradictions_are_named),
       cmocka_unit_test(relative_report_dir_is_made_absolute),
       cmocka_unit_test(bad_values_change_nothing),
       cmocka_unit_test(one_warning_line_for_all_nonsense),
+      cmocka_unit_test(a_contradiction_is_observed),
       cmocka_unit_test(a_clean_environment_warns_of_nothing),
       cmocka_unit_test(default_folder_without_runtime_dir),
       cmocka_unit_test(the_table_is_documented),

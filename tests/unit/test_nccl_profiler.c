@@ -146,14 +146,15 @@ static void every_version_reports_what_only_it_saw(void **state) {
 
 /* What an interposed call announced counts once. */
 static void announced_transfers_count_once(void **state) {
+  const struct rp_order_site at = {.stream = RP_STREAM_LEGACY, .thread = 1};
   (void)state;
   for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
     int mask = 0;
     void *context = init(&layouts[i], &mask);
     struct counts before = read_counts();
     for (int n = 0; n < 3; n++) {
-      rp_agent_transfer(true, 0x77, 2, 0x30000000, BYTES, RP_STREAM_LEGACY);
-      rp_agent_transfer(false, 0x77, 2, 0x30000000, BYTES, RP_STREAM_LEGACY);
+      rp_agent_transfer(true, 0x77, 2, 0x30000000, BYTES, &at, NULL, NULL);
+      rp_agent_transfer(false, 0x77, 2, 0x30000000, BYTES, &at, NULL, NULL);
     }
     for (int n = 0; n < 3; n++) {
       transfer(&layouts[i], context, false, 0x30000000);

@@ -20,7 +20,8 @@ static json_t *make_plan(const char *name, int32_t ranks, int32_t chunks, int gr
   options.granularity = granularity;
   struct rp_plan *plan;
   assert_int_equal(rp_plan_create_named(name, ranks, chunks, 8, &options, &plan, NULL, 0), RP_OK);
-  const struct rp_plan_provenance provenance = {"schedule", name, 1, "test", NULL};
+  const struct rp_plan_provenance provenance = {
+      .kind = "schedule", .source = name, .replicas = 1, .recvpool = "test"};
   json_t *json = rp_plan_to_json(plan, &provenance);
   rp_plan_destroy(plan);
   assert_non_null(json);
@@ -123,6 +124,14 @@ static const struct damage damages[] = {
     {"0", "slots", "1000", RP_ERROR_INVALID, "depth <= slots <= buffers"},
     {"0", "rule", "\"random\"", RP_ERROR_INVALID, "'ring' or 'table'"},
     {"0", "rule", NULL, RP_ERROR_INVALID, "'ring' or 'table'"},
+    {"0", "buffers", "2147483648", RP_ERROR_INVALID, "depth <= slots <= buffers"},
+    {"0", "slot_bytes", NULL, RP_ERROR_INVALID, "slot_bytes must be null or list 4 sizes"},
+    {"0", "slot_bytes", "7", RP_ERROR_INVALID, "slot_bytes must be null or list 4 sizes"},
+    {"0", "slot_bytes", "[4096]", RP_ERROR_INVALID, "slot_bytes must be null or list 4 sizes"},
+    {"0", "slot_bytes", "[4096, 1, 0, 4096]", RP_ERROR_INVALID, "entry 2 of slot_bytes"},
+    {"0", "slot_bytes", "[4096, 1, \"1\", 4096]", RP_ERROR_INVALID, "entry 2 of slot_bytes"},
+    {"0", "slot_bytes", "[4096, 4097, 1, 1]", RP_ERROR_INVALID, "entry 1 of slot_bytes"},
+    {"0", "slot_bytes", "[4095, 1, 1, 1]", RP_ERROR_INVALID, "no slot of slot_bytes holds a buffer"},
     {"0", "slot_of_microbatch", "[0]", RP_ERROR_INVALID, "must list 8 slots"},
     {"0", "slot_of_microbatch", "[0,1,0,1,0,1,0,9]", RP_ERROR_INVALID, "entry 7"},
     {"0", "slot_of_microbatch", "[0,1,0,1,0,1,0,-1]", RP_ERROR_INVALID, "entry 7"},
@@ -152,6 +161,25 @@ static void test_damaged(void **state) {
     assert_null(planned.classes);
     json_decref(json);
   }
+}
+
+/* What cannot be read back is not written. */
+static void test_bounds(void **state) {
+  (void)state;
+  const uint64_t bytes[] = {8, 16, 8};
+  struct rp_plan_class class = {.buffers = (1u << 30) - 1};
+  struct rp_plan plan = {.classes = &class, .class_count = 1};
+  plan.options.tensor_bytes = bytes;
+  assert_true(rp_plan_fits_file(&plan));
+  plan.options.tensor_count = 3;
+  assert_true(rp_plan_fits_file(&plan));
+  class.buffers = 1u << 30;
+  assert_false(rp_plan_fits_file(&plan));
+  plan.options.tensor_count = 2; /* two sizes: two classes of as many */
+  assert_true(rp_plan_fits_file(&plan));
+  plan.options.tensor_count = 0;
+  class.buffers = 1u << 31;
+  assert_false(rp_plan_fits_file(&plan));
 }
 
 static void test_not_json(void **state) {
@@ -193,6 +221,7 @@ int main(void) {
       cmocka_unit_test(test_several_stages),
       cmocka_unit_test(test_unknown_fields_are_kept),
       cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_bounds),
       cmocka_unit_test(test_not_json),
       cmocka_unit_test(test_files),
   };

@@ -67,6 +67,8 @@ void sim_call_exit_watched(struct sim_call *call, CUresult *result);
 CUresult sim_call_gate(enum sim_gate gate);
 /** Reads RPSIM_FAIL; a mistake in it ends the process with status 2. */
 void sim_fail_configure(const char *text);
+/** Reads RPSIM_ATTRIBUTES; a mistake in it ends the process. NULL: none. */
+void sim_attributes_configure(const char *text);
 /** The error that RPSIM_FAIL wants for the `nth` call of `cbid`, or CUDA_SUCCESS. */
 CUresult sim_fail_for(uint32_t cbid, uint64_t nth);
 /** Table row with exactly this symbol, twins included, or NULL. `*cbid` gets the id of that very symbol. */

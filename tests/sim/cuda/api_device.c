@@ -2,7 +2,9 @@
 #include "api.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 CUresult impl_cuDeviceGet(CUdevice *device, int ordinal) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
@@ -122,10 +124,52 @@ static const int attribute_values[CU_DEVICE_ATTRIBUTE_MAX] = {
     [CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED] = 0,
 };
 
+/* RPSIM_ATTRIBUTES, written once by the library's constructor. */
+struct override {
+  bool set, unknown;
+  int value;
+};
+static struct override overrides[CU_DEVICE_ATTRIBUTE_MAX];
+
+_Noreturn static void attribute_mistake(const char *text) {
+  fprintf(stderr,
+          "rpsim: RPSIM_ATTRIBUTES: '%s' is not NUMBER:VALUE or NUMBER:unknown with the number of a device "
+          "attribute\n",
+          text);
+  _exit(2);
+}
+
+static void override_attribute(const char *text) {
+  char *end;
+  long number = strtol(text, &end, 10);
+  if (end == text || *end != ':' || number <= 0 || number >= CU_DEVICE_ATTRIBUTE_MAX) attribute_mistake(text);
+  const char *value = end + 1;
+  struct override *override = &overrides[number];
+  override->set = true;
+  override->unknown = strcmp(value, "unknown") == 0;
+  if (override->unknown) return;
+  override->value = (int)strtol(value, &end, 10);
+  if (end == value || *end != '\0') attribute_mistake(text);
+}
+
+void sim_attributes_configure(const char *text) {
+  char *copy = text ? strdup(text) : NULL, *save = NULL;
+  if (!copy) return;
+  for (char *one = strtok_r(copy, ",", &save); one; one = strtok_r(NULL, ",", &save))
+    override_attribute(one);
+  free(copy);
+}
+
+int sim_device_attribute(CUdevice_attribute attribute) {
+  const struct override *override = &overrides[attribute];
+  return override->set ? override->value : attribute_values[attribute];
+}
+
 CUresult impl_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev) {
-  if (!pi || attrib <= 0 || attrib >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (!pi || attrib <= 0 || attrib >= CU_DEVICE_ATTRIBUTE_MAX || overrides[attrib].unknown)
+    return CUDA_ERROR_INVALID_VALUE;
   if (!sim_device_valid(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  *pi = attrib == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? dev + 1 : attribute_values[attrib];
+  *pi = attrib == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? dev + 1 : sim_device_attribute(attrib);
   return CUDA_SUCCESS;
 }
 

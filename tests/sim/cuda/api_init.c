@@ -67,6 +67,7 @@ __attribute__((constructor)) static void configure(void) {
   driver_version = (int)environment_number("RPSIM_DRIVER_VERSION_OVERRIDE", RPSIM_DRIVER_VERSION, 99990,
                                            false, "a CUDA version such as 12080");
   sim_fail_configure(getenv("RPSIM_FAIL"));
+  sim_attributes_configure(getenv("RPSIM_ATTRIBUTES"));
   pthread_atfork(NULL, NULL, after_fork_child);
 }
 

@@ -63,17 +63,6 @@ CUresult impl_cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult impl_cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags) {
-  (void)handle;
-  (void)Flags;
-  return pdptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult impl_cuIpcCloseMemHandle(CUdeviceptr dptr) {
-  (void)dptr;
-  return CUDA_ERROR_INVALID_VALUE; /* none was ever opened */
-}
-
 CUresult impl_cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event) {
   (void)event;
   return pHandle ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;

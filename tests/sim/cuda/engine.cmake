@@ -7,6 +7,7 @@ set(RPSIM_ENGINE_SOURCES
   engine_fault.c
   engine_graph.c
   engine_graph_exec.c
+  engine_ipc.c
   engine_launch.c
   engine_log.c
   engine_memory.c
@@ -23,6 +24,6 @@ set(RPSIM_ENGINE_SOURCES
 # The engine by itself, with test_engine_host.c in the place of the api half.
 add_library(rpsim_engine_test STATIC ${RPSIM_ENGINE_SOURCES} test_engine_host.c)
 target_link_libraries(rpsim_engine_test PUBLIC recvpool_options recvpool_cuda_headers Threads::Threads cmocka)
-foreach(part IN ITEMS graph memory stream threads vmm)
+foreach(part IN ITEMS graph memory pdl stream threads vmm)
   recvpool_unit_test(test_engine_${part} test_engine_${part}.c LIBS rpsim_engine_test)
 endforeach()

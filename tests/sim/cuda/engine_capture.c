@@ -149,12 +149,17 @@ static CUresult invalidate_locked(struct sim_capture *capture, CUresult result) 
   return result;
 }
 
-CUresult sim_capture_forbid_implicit_locked(struct sim_stream *stream) {
-  if (!stream->legacy || atomic_load(&capture_count) == 0) return CUDA_SUCCESS;
+/* The capture that makes the legacy stream unusable, if `stream` is that, or NULL. */
+static struct sim_capture *implicit_capture_locked(const struct sim_stream *stream) {
+  if (!stream->legacy || atomic_load(&capture_count) == 0) return NULL;
   for (struct sim_stream *other = stream->context->streams; other; other = other->next)
-    if (other->capture && other->blocking)
-      return invalidate_locked(other->capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-  return CUDA_SUCCESS;
+    if (other->capture && other->blocking) return other->capture;
+  return NULL;
+}
+
+CUresult sim_capture_forbid_implicit_locked(struct sim_stream *stream) {
+  struct sim_capture *capture = implicit_capture_locked(stream);
+  return capture ? invalidate_locked(capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) : CUDA_SUCCESS;
 }
 
 CUresult sim_capture_forbid_locked(struct sim_stream *stream) {
@@ -330,7 +335,8 @@ static CUresult get_info(CUstream handle, struct capture_info *info) {
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream;
   result = sim_stream_resolve_locked(context, handle, &stream);
-  if (result == CUDA_SUCCESS) result = sim_capture_forbid_implicit_locked(stream);
+  if (result == CUDA_SUCCESS && implicit_capture_locked(stream))
+    result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT; /* a question: the capture goes on */
   const struct sim_capture *capture = result == CUDA_SUCCESS ? stream->capture : NULL;
   if (capture && capture->invalid) {
     info->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;

@@ -1,5 +1,6 @@
 /* Owns what surrounds the engine: its lock, the registry of handles, the engine's part of a context, the
  * sticky error, works, and the answer in a fork's child. */
+#define _GNU_SOURCE
 #include "engine_internal.h"
 #include <search.h>
 #include <stdlib.h>
@@ -26,6 +27,24 @@ void *sim_handle_find(const void *handle, enum sim_handle_kind kind) {
 
 void sim_handle_remove(struct sim_handle *handle) {
   tdelete(handle, &handles, compare_addresses);
+}
+
+struct handle_walk {
+  enum sim_handle_kind kind;
+  void (*visit)(void *handle, void *argument);
+  void *argument;
+};
+
+static void visit_handle(const void *node, VISIT visit, void *argument) {
+  const struct handle_walk *walk = argument;
+  struct sim_handle *handle = *(struct sim_handle *const *)node;
+  if ((visit == postorder || visit == leaf) && handle->kind == walk->kind)
+    walk->visit(handle, walk->argument);
+}
+
+void sim_handle_each(enum sim_handle_kind kind, void (*visit)(void *handle, void *argument), void *argument) {
+  struct handle_walk walk = {kind, visit, argument};
+  twalk_r(handles, visit_handle, &walk);
 }
 
 /* ---- entry ---- */
@@ -78,11 +97,12 @@ void sim_engine_context_destroy(struct sim_context *context) {
   if (!engine || sim_engine_enter_process() != CUDA_SUCCESS) return;
   pthread_mutex_lock(&sim_engine_lock);
   sim_capture_end_context_locked(engine);
-  sim_capture_end_context_locked(engine);
   sim_context_wait_locked(engine);
-  for (struct sim_stream *stream = engine->streams, *next; stream; stream = next) {
-    next = stream->next;
-    sim_stream_close_locked(stream);
+  sim_event_end_context_locked(context);
+  for (struct sim_stream *stream = engine->streams; stream;) {
+    bool open = !stream->closing;
+    if (open) sim_stream_close_locked(stream); /* and others with it: from the start again */
+    stream = open ? engine->streams : stream->next;
   }
   while (engine->thread_count)
     pthread_cond_wait(&engine->thread_gone, &sim_engine_lock);

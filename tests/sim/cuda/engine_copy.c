@@ -251,3 +251,60 @@ CUresult impl_cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy) {
 CUresult impl_cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream) {
   return pCopy ? copy_3d(pCopy, hStream, SIM_RETURN_AT_ONCE) : CUDA_ERROR_INVALID_VALUE;
 }
+
+/* The contexts say no more than the addresses do. */
+static CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream, enum sim_wait wait) {
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  if (!copy->srcContext || !copy->dstContext) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUDA_MEMCPY3D as_3d = {.srcXInBytes = copy->srcXInBytes,
+                               .srcY = copy->srcY,
+                               .srcZ = copy->srcZ,
+                               .srcMemoryType = copy->srcMemoryType,
+                               .srcHost = copy->srcHost,
+                               .srcDevice = copy->srcDevice,
+                               .srcPitch = copy->srcPitch,
+                               .srcHeight = copy->srcHeight,
+                               .dstXInBytes = copy->dstXInBytes,
+                               .dstY = copy->dstY,
+                               .dstZ = copy->dstZ,
+                               .dstMemoryType = copy->dstMemoryType,
+                               .dstHost = copy->dstHost,
+                               .dstDevice = copy->dstDevice,
+                               .dstPitch = copy->dstPitch,
+                               .dstHeight = copy->dstHeight,
+                               .WidthInBytes = copy->WidthInBytes,
+                               .Height = copy->Height,
+                               .Depth = copy->Depth};
+  return copy_3d(&as_3d, stream, wait);
+}
+
+CUresult impl_cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy) {
+  return copy_3d_peer(pCopy, NULL, SIM_WAIT);
+}
+
+CUresult impl_cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream) {
+  return copy_3d_peer(pCopy, hStream, SIM_RETURN_AT_ONCE);
+}
+
+/* ---- many at once: in no order among themselves, so any will do ---- */
+
+CUresult impl_cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                                 CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs,
+                                 size_t *failIdx, CUstream hStream) {
+  if (!dsts || !srcs || !sizes || count == 0 || !attrs || !attrsIdxs || numAttrs == 0 || numAttrs > count ||
+      !hStream || hStream == CU_STREAM_LEGACY)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = count; i-- > 0;) {
+    CUresult result = impl_cuMemcpyAsync(dsts[i], srcs[i], sizes[i], hStream);
+    if (result == CUDA_SUCCESS) continue;
+    if (failIdx) *failIdx = i;
+    return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult impl_cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                                    CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs,
+                                    CUstream hStream) {
+  return impl_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream);
+}

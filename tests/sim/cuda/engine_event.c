@@ -49,7 +49,7 @@ CUresult sim_event_record_locked(struct sim_event *event, struct sim_stream *str
     return result;
   }
   /* The operation cannot have begun: its thread needs the lock. */
-  *record = (struct sim_record){.refs = 2, .point = {stream, stream->enqueued}};
+  *record = (struct sim_record){.refs = 2, .point = {.stream = stream, .sequence = stream->enqueued}};
   stamp->record = record;
   sim_stream_ref_locked(stream);
   sim_capture_forget_event_locked(event);
@@ -88,18 +88,43 @@ CUresult impl_cuEventCreate(CUevent *phEvent, unsigned int Flags) {
   return CUDA_SUCCESS;
 }
 
+void sim_event_end_locked(struct sim_event *event) {
+  sim_handle_remove(&event->handle);
+  sim_capture_forget_event_locked(event);
+  unref_record_locked(event->record);
+  free(event);
+}
+
+struct owned_events {
+  const struct sim_context *context;
+  struct sim_event *first;
+};
+
+static void collect_owned(void *handle, void *argument) {
+  struct sim_event *event = handle;
+  struct owned_events *owned = argument;
+  if (event->context != owned->context) return;
+  event->next_owned = owned->first;
+  owned->first = event;
+}
+
+void sim_event_end_context_locked(const struct sim_context *context) {
+  struct owned_events owned = {.context = context};
+  sim_handle_each(SIM_HANDLE_EVENT, collect_owned, &owned);
+  while (owned.first) {
+    struct sim_event *event = owned.first;
+    owned.first = event->next_owned;
+    sim_event_end_locked(event);
+  }
+}
+
 CUresult impl_cuEventDestroy_v2(CUevent hEvent) {
   CUresult result = sim_engine_enter_process();
   if (result != CUDA_SUCCESS) return result;
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_event *event = sim_handle_find(hEvent, SIM_HANDLE_EVENT);
-  if (event) {
-    sim_handle_remove(&event->handle);
-    sim_capture_forget_event_locked(event);
-    unref_record_locked(event->record);
-  }
+  if (event) sim_event_end_locked(event);
   pthread_mutex_unlock(&sim_engine_lock);
-  free(event);
   return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -180,10 +205,14 @@ static CUresult look_at_event(CUevent handle, bool wait) {
   return result == CUDA_SUCCESS ? sim_engine_sticky_error(context) : result;
 }
 
+/* Asking is unsafe while something is captured, whatever event is asked about. */
 CUresult impl_cuEventQuery(CUevent hEvent) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
-  return result == CUDA_SUCCESS ? look_at_event(hEvent, false) : result;
+  if (result == CUDA_SUCCESS) result = look_at_event(hEvent, false);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
+  CUresult unsafe = sim_capture_forbid_unsafe();
+  return unsafe == CUDA_SUCCESS ? result : unsafe;
 }
 
 CUresult impl_cuEventSynchronize(CUevent hEvent) {

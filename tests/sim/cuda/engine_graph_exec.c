@@ -185,7 +185,7 @@ static CUresult enqueue_node_locked(struct sim_exec *exec, struct exec_node *nod
     points[count++] = exec->nodes[node->dependencies[i]].done;
   CUresult result = sim_stream_append_locked(lane, NULL, points, count, true);
   if (result == CUDA_SUCCESS) result = enqueue_body_locked(node, lane);
-  node->done = (struct sim_point){lane, lane->enqueued};
+  node->done = (struct sim_point){.stream = lane, .sequence = lane->enqueued};
   return result;
 }
 
@@ -193,10 +193,10 @@ static CUresult enqueue_node_locked(struct sim_exec *exec, struct exec_node *nod
 static CUresult join_locked(struct sim_exec *exec, struct sim_stream *stream, struct sim_point *points) {
   size_t count = 0;
   for (size_t i = 1; i < exec->lane_count; i++)
-    points[count++] = (struct sim_point){exec->lanes[i], exec->lanes[i]->enqueued};
+    points[count++] = (struct sim_point){.stream = exec->lanes[i], .sequence = exec->lanes[i]->enqueued};
   CUresult result = sim_stream_append_locked(stream, NULL, points, count, true);
   if (exec->last_join.stream) sim_stream_unref_locked(exec->last_join.stream);
-  exec->last_join = (struct sim_point){stream, stream->enqueued};
+  exec->last_join = (struct sim_point){.stream = stream, .sequence = stream->enqueued};
   sim_stream_ref_locked(stream);
   return result;
 }
@@ -209,7 +209,7 @@ static CUresult launch_locked(struct sim_exec *exec, struct sim_stream *stream) 
   }
   CUresult result =
       sim_stream_append_locked(stream, NULL, &exec->last_join, exec->last_join.stream != NULL, true);
-  struct sim_point fork = {stream, stream->enqueued};
+  struct sim_point fork = {.stream = stream, .sequence = stream->enqueued};
   for (size_t i = 0; i < exec->node_count && result == CUDA_SUCCESS; i++) {
     struct exec_node *node = &exec->nodes[i];
     result = enqueue_node_locked(exec, node, node->lane ? exec->lanes[node->lane] : stream, fork, points);

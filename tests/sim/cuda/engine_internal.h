@@ -13,6 +13,7 @@
 #include "engine.h"
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 /* ---- handles ---- */
 
@@ -34,6 +35,8 @@ struct sim_handle {
  * another kind. */
 bool sim_handle_add(struct sim_handle *handle, enum sim_handle_kind kind);
 void *sim_handle_find(const void *handle, enum sim_handle_kind kind);
+/** Under engine_lock: calls `visit` for each live handle of a kind; it adds and removes none. */
+void sim_handle_each(enum sim_handle_kind kind, void (*visit)(void *handle, void *argument), void *argument);
 void sim_handle_remove(struct sim_handle *handle);
 
 /* ---- work: what an operation does ---- */
@@ -69,6 +72,7 @@ struct sim_stream;
 struct sim_point {
   struct sim_stream *stream;
   uint64_t sequence;
+  bool begin; /**< reached already when the operation has begun */
 };
 
 struct sim_operation {
@@ -78,6 +82,9 @@ struct sim_operation {
   size_t point_count;
   struct sim_point points[]; /**< each holds a reference to its stream */
 };
+
+#define SIM_SIDES 2        /* companion streams of programmatic launches */
+#define SIM_RECENT_WAITS 8 /* kept for them; more, and a launch is an ordinary one */
 
 struct sim_stream {
   struct sim_handle handle;
@@ -89,7 +96,12 @@ struct sim_stream {
   uint64_t id;
   bool legacy, blocking, closing, thread_started;
   struct sim_operation *head, **tail;
-  uint64_t enqueued, completed; /**< sequence numbers of the last operation enqueued and completed */
+  uint64_t enqueued, begun, completed;             /**< sequence numbers of the last operation that was */
+  struct sim_point last_work;                      /**< latest kernel, copy, …; here or on a side */
+  struct sim_point recent_waits[SIM_RECENT_WAITS]; /**< made since; each holds a reference */
+  size_t recent_wait_count;                        /**< SIM_RECENT_WAITS + 1: too many */
+  struct sim_stream *sides[SIM_SIDES];             /**< NULL, or with a reference */
+  unsigned next_side;
   pthread_cond_t work_ready, progress;
   uint64_t jitter; /**< generator state; 0 = no jitter. Only the stream's thread touches it after creation. */
   struct sim_capture *capture;
@@ -137,6 +149,9 @@ void sim_point_wait_locked(const struct sim_point *point);
  * reference to `work` (also on failure) and copies the points. */
 CUresult sim_stream_append_locked(struct sim_stream *stream, struct sim_work *work,
                                   const struct sim_point *points, size_t point_count, bool fixed);
+/** Under engine_lock: the same for a kernel with programmatic stream serialization: it may begin as soon as
+ * the work before it has begun. What follows waits for both. */
+CUresult sim_stream_append_programmatic_locked(struct sim_stream *stream, struct sim_work *work);
 /** Under engine_lock: waits for what a synchronize of this stream waits for. */
 void sim_stream_wait_locked(struct sim_stream *stream);
 bool sim_stream_idle_locked(struct sim_stream *stream);
@@ -184,8 +199,6 @@ CUresult sim_capture_forbid_event_locked(struct sim_event *event);
 CUresult sim_capture_forbid_unsafe(void);
 /** Under engine_lock: ends what is still being captured in a context that goes away. */
 void sim_capture_end_context_locked(struct sim_engine_context *context);
-/** Under engine_lock: ends what is still being captured in a context that goes away. */
-void sim_capture_end_context_locked(struct sim_engine_context *context);
 /** A call that waits for a whole context, while one of its streams captures: invalidates and fails. */
 CUresult sim_capture_forbid_context(struct sim_context *context);
 
@@ -231,6 +244,7 @@ struct sim_record {
 struct sim_event {
   struct sim_handle handle;
   struct sim_context *context;
+  struct sim_event *next_owned; /**< while a context's events are collected */
   unsigned flags;
   struct sim_record *record;   /**< latest; NULL = never recorded */
   struct sim_capture *capture; /**< capture the latest record belongs to, or NULL */
@@ -242,6 +256,9 @@ struct sim_event {
 CUresult sim_event_record_locked(struct sim_event *event, struct sim_stream *stream);
 /** Under engine_lock: makes the stream wait for the event's latest recording. */
 CUresult sim_event_wait_locked(struct sim_event *event, struct sim_stream *stream);
+/** Under engine_lock: the event is no more; and the same for each of a context. */
+void sim_event_end_locked(struct sim_event *event);
+void sim_event_end_context_locked(const struct sim_context *context);
 
 /* ---- faults (engine_fault.c) ---- */
 
@@ -277,6 +294,9 @@ void sim_physical_ref_locked(struct sim_physical *physical);
 void sim_physical_unref_locked(struct sim_physical *physical);
 /** Takes over an imported file; NULL if it is no allocation. */
 struct sim_physical *sim_physical_import(int device, int file);
+/** Part of a file of another process, by its descriptor there; NULL if that cannot be opened. */
+struct sim_physical *sim_physical_open(int device, pid_t process, int file, uint64_t offset_bytes,
+                                       uint64_t size_bytes);
 int sim_physical_map(const struct sim_physical *physical, uintptr_t address, uint64_t size_bytes,
                      bool access);
 /** Fresh inaccessible address space, or 0; and making a range inaccessible again. */
@@ -288,6 +308,7 @@ enum sim_range_kind {
   SIM_RANGE_ALLOCATION, /**< cuMemAlloc and its kin */
   SIM_RANGE_MANAGED,
   SIM_RANGE_ASYNC,
+  SIM_RANGE_IPC, /**< another process's, opened by cuIpcOpenMemHandle */
   SIM_RANGE_HOST,
   SIM_RANGE_HOST_REGISTERED,
   SIM_RANGE_RESERVATION,
@@ -316,7 +337,7 @@ struct sim_range {
 struct sim_mapping {
   struct sim_span span; /**< first: the key */
   struct sim_physical *physical;
-  CUmemAccess_flags access;
+  uint8_t access[SIM_MAX_DEVICES]; /**< CUmemAccess_flags, by device */
 };
 
 /** Address maps, under memory_lock. */
@@ -333,6 +354,11 @@ uint64_t sim_next_buffer_id(void);
 /** Allocates device memory of one of the first three kinds. */
 CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, uint64_t size_bytes,
                              CUmemoryPool pool, CUdeviceptr *address);
+/** Makes memory known at a fresh address; takes over `physical`, also on failure (and NULL as no memory). */
+CUresult sim_memory_place_at(struct sim_context *context, enum sim_range_kind kind, uint64_t size_bytes,
+                             struct sim_physical *physical, CUmemoryPool pool, CUdeviceptr *address);
+/** Waits for all work of a context, as freeing does with the driver. */
+void sim_memory_wait_for_context(struct sim_context *context);
 /** Under memory_lock: takes a range of device memory out of the map and gives its memory back. */
 void sim_memory_free_locked(struct sim_range *range);
 /** Frees what a context still owns. */

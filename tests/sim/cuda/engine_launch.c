@@ -104,27 +104,31 @@ static CUresult check_dims(const struct rpsim_dims *dims) {
   return threads > MAX_THREADS_PER_BLOCK ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* Events that a launch records by its attributes: as the kernel starts, and when it has ended. */
-struct launch_events {
+/* What attributes of a launch say: events to record as the kernel starts and when it has ended, and whether
+ * it may overlap the work before it. */
+struct launch_options {
   CUevent at_start[2];
   size_t start_count;
   CUevent at_end;
+  bool programmatic;
 };
 
-static CUresult parse_attributes(const CUlaunchConfig *config, struct launch_events *events) {
+static CUresult parse_attributes(const CUlaunchConfig *config, struct launch_options *options) {
   if (config->numAttrs && !config->attrs) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < config->numAttrs; i++) {
     const CUlaunchAttribute *attribute = &config->attrs[i];
     if (attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
-      events->at_start[events->start_count++ % 2] = attribute->value.launchCompletionEvent.event;
+      options->at_start[options->start_count++ % 2] = attribute->value.launchCompletionEvent.event;
     } else if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
       if (attribute->value.programmaticEvent.triggerAtBlockStart)
-        events->at_start[events->start_count++ % 2] = attribute->value.programmaticEvent.event;
+        options->at_start[options->start_count++ % 2] = attribute->value.programmaticEvent.event;
       else
-        events->at_end = attribute->value.programmaticEvent.event;
+        options->at_end = attribute->value.programmaticEvent.event;
+    } else if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+      options->programmatic = attribute->value.programmaticStreamSerializationAllowed != 0;
     }
   }
-  return events->start_count > 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  return options->start_count > 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static CUresult record_locked(CUevent handle, struct sim_stream *stream) {
@@ -132,29 +136,31 @@ static CUresult record_locked(CUevent handle, struct sim_stream *stream) {
   return event ? sim_event_record_locked(event, stream) : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* Enqueues the launch between its events; takes over the work. */
-static CUresult submit_with_events(struct sim_context *context, CUstream handle, struct sim_work *work,
-                                   const struct launch_events *events) {
+/* Enqueues the launch as its attributes say, between its events; takes over the work. */
+static CUresult submit_with_options(struct sim_context *context, CUstream handle, struct sim_work *work,
+                                    const struct launch_options *options) {
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_stream *stream = NULL;
   CUresult result = sim_stream_resolve_locked(context, handle, &stream);
   if (result == CUDA_SUCCESS) result = sim_capture_forbid_implicit_locked(stream);
-  for (size_t i = 0; i < events->start_count && result == CUDA_SUCCESS; i++)
-    result = record_locked(events->at_start[i], stream);
+  for (size_t i = 0; i < options->start_count && result == CUDA_SUCCESS; i++)
+    result = record_locked(options->at_start[i], stream);
   if (result != CUDA_SUCCESS)
     sim_work_unref(work);
   else if (stream->capture)
     result = sim_capture_work_locked(stream, work);
+  else if (options->programmatic)
+    result = sim_stream_append_programmatic_locked(stream, work);
   else
     result = sim_stream_append_locked(stream, work, NULL, 0, false);
-  if (result == CUDA_SUCCESS && events->at_end) result = record_locked(events->at_end, stream);
+  if (result == CUDA_SUCCESS && options->at_end) result = record_locked(options->at_end, stream);
   pthread_mutex_unlock(&sim_engine_lock);
   sim_graph_notify(context);
   return result;
 }
 
 static CUresult launch_kernel(CUfunction function, const struct rpsim_dims *dims, CUstream stream,
-                              void **kernel_params, void **extra, const struct launch_events *events) {
+                              void **kernel_params, void **extra, const struct launch_options *options) {
   struct sim_context *context;
   CUresult result = sim_engine_enter(&context);
   if (result != CUDA_SUCCESS) return result;
@@ -165,7 +171,7 @@ static CUresult launch_kernel(CUfunction function, const struct rpsim_dims *dims
   struct sim_kernel_work *launch = NULL;
   if (result == CUDA_SUCCESS) result = new_launch(kernel, function, dims, kernel_params, extra, &launch);
   if (result != CUDA_SUCCESS) return result;
-  if (events) return submit_with_events(context, stream, &launch->work, events);
+  if (options) return submit_with_options(context, stream, &launch->work, options);
   return sim_submit(stream, &launch->work, SIM_RETURN_AT_ONCE);
 }
 
@@ -181,14 +187,14 @@ CUresult impl_cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int g
 CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
                                void **extra) {
   if (!config) return CUDA_ERROR_INVALID_VALUE;
-  struct launch_events events = {0};
-  CUresult result = parse_attributes(config, &events);
+  struct launch_options options = {0};
+  CUresult result = parse_attributes(config, &options);
   if (result != CUDA_SUCCESS) return result;
   struct rpsim_dims dims = {{config->gridDimX, config->gridDimY, config->gridDimZ},
                             {config->blockDimX, config->blockDimY, config->blockDimZ},
                             config->sharedMemBytes};
-  bool has_events = events.start_count || events.at_end;
-  return launch_kernel(f, &dims, config->hStream, kernelParams, extra, has_events ? &events : NULL);
+  bool plain = !options.start_count && !options.at_end && !options.programmatic;
+  return launch_kernel(f, &dims, config->hStream, kernelParams, extra, plain ? NULL : &options);
 }
 
 CUresult impl_cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,

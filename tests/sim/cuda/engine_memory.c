@@ -113,21 +113,16 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, uint64_t size_bytes,
-                             CUmemoryPool pool, CUdeviceptr *address) {
-  if (!address || size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (size_bytes > sim_device_capacity_bytes(context->device)) return CUDA_ERROR_OUT_OF_MEMORY;
-  uint64_t mapped_bytes = round_up(size_bytes, SIM_PAGE_BYTES);
+CUresult sim_memory_place_at(struct sim_context *context, enum sim_range_kind kind, uint64_t size_bytes,
+                             struct sim_physical *physical, CUmemoryPool pool, CUdeviceptr *address) {
   struct sim_range *range = calloc(1, sizeof(*range));
-  struct sim_physical *physical =
-      sim_physical_new(context->device, mapped_bytes, round_up(size_bytes, SIM_ALLOCATION_UNIT_BYTES), false);
   pthread_mutex_lock(&sim_memory_lock);
-  uintptr_t base = range && physical ? take_address_locked(mapped_bytes) : 0;
-  bool good = base && sim_physical_map(physical, base, mapped_bytes, true) == 0;
+  uintptr_t base = range && physical ? take_address_locked(physical->size_bytes) : 0;
+  bool good = base && sim_physical_map(physical, base, physical->size_bytes, true) == 0;
   if (good) {
     *range = (struct sim_range){.span = {base, size_bytes},
                                 .kind = kind,
-                                .mapped_bytes = mapped_bytes,
+                                .mapped_bytes = physical->size_bytes,
                                 .physical = physical,
                                 .context = context,
                                 .device = context->device,
@@ -143,6 +138,15 @@ CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind ki
   }
   *address = base;
   return CUDA_SUCCESS;
+}
+
+CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, uint64_t size_bytes,
+                             CUmemoryPool pool, CUdeviceptr *address) {
+  if (!address || size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (size_bytes > sim_device_capacity_bytes(context->device)) return CUDA_ERROR_OUT_OF_MEMORY;
+  struct sim_physical *physical = sim_physical_new(context->device, round_up(size_bytes, SIM_PAGE_BYTES),
+                                                   round_up(size_bytes, SIM_ALLOCATION_UNIT_BYTES), false);
+  return sim_memory_place_at(context, kind, size_bytes, physical, pool, address);
 }
 
 void sim_memory_free_locked(struct sim_range *range) {
@@ -187,8 +191,7 @@ CUresult impl_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int
   return sim_memory_allocate(context, SIM_RANGE_MANAGED, bytesize, NULL, dptr);
 }
 
-/* Waits for the context's work, as freeing does with the driver. */
-static void wait_for_context(struct sim_context *context) {
+void sim_memory_wait_for_context(struct sim_context *context) {
   pthread_mutex_lock(&sim_engine_lock);
   sim_context_wait_locked(context->engine);
   pthread_mutex_unlock(&sim_engine_lock);
@@ -212,7 +215,7 @@ CUresult impl_cuMemFree_v2(CUdeviceptr dptr) {
   if (range) range->freeing = true; /* a second free of it fails while this one waits */
   pthread_mutex_unlock(&sim_memory_lock);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
-  wait_for_context(owner);
+  sim_memory_wait_for_context(owner);
   CUmemoryPool pool = range->pool;
   uint64_t bytes = range->span.size_bytes;
   pthread_mutex_lock(&sim_memory_lock);
@@ -313,7 +316,7 @@ static void collect_owned(const void *node, VISIT visit, void *argument) {
   struct owned_ranges *owned = argument;
   struct sim_range *range = *(struct sim_range *const *)node;
   if ((visit != postorder && visit != leaf) || range->context != owned->context ||
-      !is_device_allocation(range))
+      !(is_device_allocation(range) || range->kind == SIM_RANGE_IPC))
     return;
   range->next_owned = owned->first;
   owned->first = range;

@@ -1,7 +1,6 @@
-/* Owns the questions about addresses: range, pointer attributes, IPC handles. */
+/* Owns the questions about addresses: range, pointer attributes. */
 #include "engine_internal.h"
 #include <string.h>
-#include <unistd.h>
 
 /* What is known about one address, taken at once. */
 struct pointer_facts {
@@ -35,6 +34,15 @@ static bool gather(CUdeviceptr address, struct pointer_facts *facts) {
   bool found = gather_locked(address, facts);
   pthread_mutex_unlock(&sim_memory_lock);
   return found;
+}
+
+int rpsim_backing_of(uint64_t address, struct rpsim_backing *out) {
+  struct pointer_facts facts;
+  if (!gather(address, &facts) || !facts.mapped || facts.host) return -1;
+  *out = (struct rpsim_backing){.block = facts.physical.id,
+                                .begin = facts.mapping.span.base,
+                                .end = facts.mapping.span.base + facts.mapping.span.size_bytes};
+  return 0;
 }
 
 CUresult impl_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) {
@@ -89,7 +97,6 @@ static CUresult extent_attribute(const struct pointer_facts *facts, CUpointer_at
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
   case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-    if (!facts->mapped) return CUDA_ERROR_INVALID_VALUE;
     if (attribute == CU_POINTER_ATTRIBUTE_MAPPING_SIZE)
       *(size_t *)data = facts->mapping.span.size_bytes;
     else
@@ -107,7 +114,6 @@ static CUresult property_attribute(const struct pointer_facts *facts, CUpointer_
     *(unsigned long long *)data = facts->vmm ? facts->physical.id | 1ull << 63 : facts->range.buffer_id;
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-    if (!facts->mapped) return CUDA_ERROR_INVALID_VALUE;
     *(unsigned long long *)data = facts->host ? facts->range.buffer_id | 1ull << 62 : facts->physical.id;
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -123,9 +129,12 @@ static CUresult property_attribute(const struct pointer_facts *facts, CUpointer_
   case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     *(unsigned long long *)data = facts->vmm ? facts->physical.properties.requestedHandleTypes : 0;
     return CUDA_SUCCESS;
-  case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-    *(unsigned *)data = facts->vmm ? facts->mapping.access : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
+    const struct sim_context *context = sim_context_current(); /* the answer is for its device */
+    int device = context ? context->device : facts->physical.device;
+    *(unsigned *)data = facts->vmm ? facts->mapping.access[device] : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     return CUDA_SUCCESS;
+  }
   case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     *(unsigned *)data = 0;
     return CUDA_SUCCESS;
@@ -134,8 +143,15 @@ static CUresult property_attribute(const struct pointer_facts *facts, CUpointer_
   }
 }
 
+/* What is reserved and not mapped has an extent and nothing else. */
+static bool has_answer(const struct pointer_facts *facts, CUpointer_attribute attribute) {
+  return facts->mapped || attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+         attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE || attribute == CU_POINTER_ATTRIBUTE_MAPPED;
+}
+
 static CUresult answer(const struct pointer_facts *facts, CUpointer_attribute attribute, CUdeviceptr address,
                        void *data) {
+  if (!has_answer(facts, attribute)) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = place_attribute(facts, attribute, address, data);
   if (result == CUDA_ERROR_NOT_SUPPORTED) result = extent_attribute(facts, attribute, data);
   if (result == CUDA_ERROR_NOT_SUPPORTED) result = property_attribute(facts, attribute, data);
@@ -200,19 +216,4 @@ CUresult impl_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !gather(ptr, &facts))
     return CUDA_ERROR_INVALID_VALUE;
   return facts.range.kind == SIM_RANGE_ALLOCATION ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-/* Names the memory by process and address: enough to tell handles apart, and to see where one came from. */
-CUresult impl_cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
-  struct sim_context *context;
-  CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS) return result;
-  struct pointer_facts facts;
-  if (!pHandle || !gather(dptr, &facts) || facts.range.kind != SIM_RANGE_ALLOCATION)
-    return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t name[] = {(uint64_t)getpid(), facts.range.span.base, facts.range.span.size_bytes,
-                           facts.range.buffer_id};
-  memset(pHandle, 0, sizeof(*pHandle));
-  memcpy(pHandle->reserved, name, sizeof(name));
-  return CUDA_SUCCESS;
 }

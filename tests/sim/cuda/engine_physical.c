@@ -2,9 +2,12 @@
  * against the device's capacity, the poison that fresh memory is filled with, and raw address space. */
 #define _GNU_SOURCE
 #include "engine_internal.h"
+#include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,9 +30,18 @@ static void make_poison(void) {
     poison[i] = RPSIM_POISON_WORD;
 }
 
+/* Every exportable allocation has a file of its own, of which a device has more than a shell allows. */
+static bool raise_file_limit(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  limit.rlim_cur = limit.rlim_max;
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
 /* Makes a memfd of the given (sparse) size, above the standard descriptors. */
 static int make_file(const char *name, off_t size_bytes) {
   int file = memfd_create(name, MFD_CLOEXEC);
+  if (file < 0 && errno == EMFILE && raise_file_limit()) file = memfd_create(name, MFD_CLOEXEC);
   if (file < 0) return -1;
   if (file <= STDERR_FILENO) {
     int higher = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -120,6 +132,29 @@ struct sim_physical *sim_physical_import(int device, int file) {
   }
   *physical = (struct sim_physical){
       .refs = 1, .device = device, .size_bytes = (uint64_t)status.st_size, .file = own, .own_file = true};
+  pthread_mutex_lock(&sim_memory_lock);
+  physical->id = ++last_physical_id;
+  pthread_mutex_unlock(&sim_memory_lock);
+  return physical;
+}
+
+/* The other process's file by its descriptor there: as with the driver, that process has to live. */
+struct sim_physical *sim_physical_open(int device, pid_t process, int file, uint64_t offset_bytes,
+                                       uint64_t size_bytes) {
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)process, file);
+  struct sim_physical *physical = calloc(1, sizeof(*physical));
+  int own = physical ? open(path, O_RDWR | O_CLOEXEC) : -1;
+  if (own < 0) {
+    free(physical);
+    return NULL;
+  }
+  *physical = (struct sim_physical){.refs = 1,
+                                    .device = device,
+                                    .offset_bytes = offset_bytes,
+                                    .size_bytes = size_bytes,
+                                    .file = own,
+                                    .own_file = true};
   pthread_mutex_lock(&sim_memory_lock);
   physical->id = ++last_physical_id;
   pthread_mutex_unlock(&sim_memory_lock);

@@ -102,9 +102,28 @@ static void unlink_locked(struct sim_stream *stream) {
   sim_stream_unref_locked(stream);
 }
 
+static void forget_recent_waits_locked(struct sim_stream *stream) {
+  for (size_t i = 0; i < stream->recent_wait_count && i < SIM_RECENT_WAITS; i++)
+    sim_stream_unref_locked(stream->recent_waits[i].stream);
+  stream->recent_wait_count = 0;
+}
+
+static void close_sides_locked(struct sim_stream *stream) {
+  for (size_t i = 0; i < SIM_SIDES; i++) {
+    struct sim_stream *side = stream->sides[i];
+    stream->sides[i] = NULL;
+    if (!side) continue;
+    if (side->context) sim_stream_close_locked(side);
+    sim_stream_unref_locked(side);
+  }
+  stream->last_work = (struct sim_point){0};
+}
+
 void sim_stream_close_locked(struct sim_stream *stream) {
   if (stream->closing) return;
   stream->closing = true;
+  close_sides_locked(stream);
+  forget_recent_waits_locked(stream);
   sim_handle_remove(&stream->handle);
   if (stream->thread_started)
     pthread_cond_signal(&stream->work_ready);
@@ -146,6 +165,8 @@ static void *stream_main(void *argument) {
   while ((operation = next_operation_locked(stream))) {
     for (size_t i = 0; i < operation->point_count; i++)
       sim_point_wait_locked(&operation->points[i]);
+    stream->begun++;
+    pthread_cond_broadcast(&stream->progress);
     if (operation->work) {
       pthread_mutex_unlock(&sim_engine_lock);
       perform(stream, operation);
@@ -188,7 +209,7 @@ static bool start_thread_locked(struct sim_stream *stream) {
 /* ---- points ---- */
 
 bool sim_point_reached_locked(const struct sim_point *point) {
-  return point->stream->completed >= point->sequence;
+  return (point->begin ? point->stream->begun : point->stream->completed) >= point->sequence;
 }
 
 void sim_point_wait_locked(const struct sim_point *point) {
@@ -206,7 +227,7 @@ bool sim_stream_idle_locked(struct sim_stream *stream) {
 
 /* Waits for what was enqueued by now; the stream may be destroyed meanwhile. */
 static void wait_for_enqueued_locked(struct sim_stream *stream) {
-  struct sim_point point = {stream, stream->enqueued};
+  struct sim_point point = {.stream = stream, .sequence = stream->enqueued};
   sim_stream_ref_locked(stream);
   sim_point_wait_locked(&point);
   sim_stream_unref_locked(stream);
@@ -226,7 +247,7 @@ static size_t pending_points_locked(struct sim_engine_context *context, bool onl
   count = 0;
   for (struct sim_stream *stream = context->streams; stream; stream = stream->next)
     if (stream->completed < stream->enqueued && stream != except && (stream->blocking || !only_blocking))
-      (*points)[count++] = (struct sim_point){stream, stream->enqueued};
+      (*points)[count++] = (struct sim_point){.stream = stream, .sequence = stream->enqueued};
   return count;
 }
 
@@ -256,6 +277,18 @@ void sim_context_wait_locked(struct sim_engine_context *context) {
 
 /* ---- enqueueing ---- */
 
+/* A programmatic launch does not wait for the work before it, but for what that stream waits for since. */
+static void remember_waits_locked(struct sim_stream *stream, const struct sim_point *points, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (stream->recent_wait_count >= SIM_RECENT_WAITS) {
+      stream->recent_wait_count = SIM_RECENT_WAITS + 1;
+      return;
+    }
+    sim_stream_ref_locked(points[i].stream);
+    stream->recent_waits[stream->recent_wait_count++] = points[i];
+  }
+}
+
 static struct sim_operation *new_operation_locked(struct sim_work *work, const struct sim_point *points,
                                                   size_t point_count, const struct sim_point *implicit,
                                                   size_t implicit_count) {
@@ -275,7 +308,8 @@ static struct sim_operation *new_operation_locked(struct sim_work *work, const s
 CUresult sim_stream_append_locked(struct sim_stream *stream, struct sim_work *work,
                                   const struct sim_point *points, size_t point_count, bool fixed) {
   struct sim_point *pending = NULL;
-  struct sim_point legacy = {stream->context->legacy, stream->context->legacy->enqueued};
+  struct sim_point legacy = {.stream = stream->context->legacy,
+                             .sequence = stream->context->legacy->enqueued};
   size_t implicit_count = 0;
   const struct sim_point *implicit = &legacy;
   if (stream->legacy) {
@@ -297,7 +331,49 @@ CUresult sim_stream_append_locked(struct sim_stream *stream, struct sim_work *wo
   stream->tail = &operation->next;
   stream->enqueued++;
   pthread_cond_signal(&stream->work_ready);
+  if (!work) {
+    remember_waits_locked(stream, points, point_count);
+  } else if (!fixed) {
+    forget_recent_waits_locked(stream);
+    stream->last_work = (struct sim_point){.stream = stream, .sequence = stream->enqueued};
+  }
   return CUDA_SUCCESS;
+}
+
+/* ---- programmatic launches ----
+ *
+ *   stream: ... A ---------- wait for the side --- later work
+ *                \ A has begun             /
+ *   side:         B -----------------------
+ */
+
+static struct sim_stream *next_side_locked(struct sim_stream *stream) {
+  struct sim_stream **side = &stream->sides[stream->next_side++ % SIM_SIDES];
+  if (*side) return *side;
+  *side = sim_stream_new_locked(stream->context, CU_STREAM_NON_BLOCKING, stream->priority);
+  if (*side) sim_stream_ref_locked(*side);
+  return *side;
+}
+
+CUresult sim_stream_append_programmatic_locked(struct sim_stream *stream, struct sim_work *work) {
+  bool alone = stream->legacy || !stream->last_work.stream || stream->recent_wait_count > SIM_RECENT_WAITS;
+  struct sim_stream *side = alone ? NULL : next_side_locked(stream);
+  if (!side) return sim_stream_append_locked(stream, work, NULL, 0, false);
+  struct sim_point points[SIM_RECENT_WAITS + 2] = {stream->last_work};
+  size_t count = 1;
+  points[0].begin = true;
+  for (size_t i = 0; i < stream->recent_wait_count; i++)
+    points[count++] = stream->recent_waits[i];
+  if (stream->blocking)
+    points[count++] =
+        (struct sim_point){.stream = stream->context->legacy, .sequence = stream->context->legacy->enqueued};
+  CUresult result = sim_stream_append_locked(side, work, points, count, false);
+  if (result != CUDA_SUCCESS) return result;
+  const struct sim_point end = {.stream = side, .sequence = side->enqueued};
+  result = sim_stream_append_locked(stream, NULL, &end, 1, true);
+  forget_recent_waits_locked(stream);
+  stream->last_work = end;
+  return result;
 }
 
 bool sim_stream_is_capturing(CUstream handle) {

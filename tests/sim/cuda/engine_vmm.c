@@ -30,14 +30,19 @@ static void drop_physical_locked(struct sim_physical *physical) {
 /* ---- properties ---- */
 
 static CUresult check_properties(const CUmemAllocationProp *prop) {
-  const unsigned known_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  unsigned known_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (sim_device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED))
+    known_types |= CU_MEM_HANDLE_TYPE_FABRIC;
   if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
       prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
   if (prop->location.id < 0 || prop->location.id >= sim_device_count() ||
       prop->location.id >= SIM_MAX_DEVICES)
     return CUDA_ERROR_INVALID_DEVICE;
-  if (prop->requestedHandleTypes & ~known_types) return CUDA_ERROR_NOT_SUPPORTED;
+  if ((unsigned)prop->requestedHandleTypes & ~known_types) return CUDA_ERROR_NOT_SUPPORTED;
+  if (prop->allocFlags.gpuDirectRDMACapable &&
+      !sim_device_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+    return CUDA_ERROR_NOT_SUPPORTED;
   return CUDA_SUCCESS;
 }
 
@@ -253,36 +258,39 @@ static CUresult check_access(const CUmemAccessDesc *desc, size_t count) {
                       desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
                       desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !flags_good) return CUDA_ERROR_INVALID_VALUE;
-    if (desc[i].location.id < 0 || desc[i].location.id >= sim_device_count())
+    if (desc[i].location.id < 0 || desc[i].location.id >= sim_device_count() ||
+        desc[i].location.id >= SIM_MAX_DEVICES)
       return CUDA_ERROR_INVALID_DEVICE;
   }
   return CUDA_SUCCESS;
 }
 
-/* The widest access of all devices is what the pages get: the simulated devices share them. */
-static CUmemAccess_flags widest_access(const CUmemAccessDesc *desc, size_t count) {
-  CUmemAccess_flags widest = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+/* Access of one mapping after the call; the widest of all devices is what the pages get, since the simulated
+ * devices share them. */
+static int set_access_locked(struct sim_mapping *mapping, const CUmemAccessDesc *desc, size_t count) {
+  uint8_t access[SIM_MAX_DEVICES], widest = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  memcpy(access, mapping->access, sizeof(access));
   for (size_t i = 0; i < count; i++)
-    if (desc[i].flags > widest) widest = desc[i].flags;
-  return widest;
+    access[desc[i].location.id] = (uint8_t)desc[i].flags;
+  for (size_t i = 0; i < SIM_MAX_DEVICES; i++)
+    if (access[i] > widest) widest = access[i];
+  int protection = widest == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
+                   : widest == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
+                                                                : PROT_NONE;
+  if (mprotect((void *)mapping->span.base, mapping->span.size_bytes, protection) != 0) return -1;
+  memcpy(mapping->access, access, sizeof(access));
+  return 0;
 }
 
 CUresult impl_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
   CUresult result = sim_engine_enter_process();
   if (result == CUDA_SUCCESS) result = check_access(desc, count);
   if (result != CUDA_SUCCESS) return result;
-  CUmemAccess_flags access = widest_access(desc, count);
-  int protection = access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
-                   : access == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
-                                                                : PROT_NONE;
   pthread_mutex_lock(&sim_memory_lock);
-  if (size == 0 || !whole_mappings_locked(ptr, size))
-    result = CUDA_ERROR_INVALID_VALUE;
-  else if (mprotect((void *)ptr, size, protection) != 0)
-    result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (size == 0 || !whole_mappings_locked(ptr, size)) result = CUDA_ERROR_INVALID_VALUE;
   for (uint64_t done = 0; result == CUDA_SUCCESS && done < size;) {
     struct sim_mapping *mapping = sim_mapping_find_locked(ptr + done);
-    mapping->access = access;
+    if (set_access_locked(mapping, desc, count) != 0) result = CUDA_ERROR_OUT_OF_MEMORY;
     done += mapping->span.size_bytes;
   }
   pthread_mutex_unlock(&sim_memory_lock);
@@ -297,7 +305,7 @@ CUresult impl_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *loc
     return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&sim_memory_lock);
   const struct sim_mapping *mapping = sim_mapping_find_locked(ptr);
-  if (mapping) *flags = mapping->access;
+  if (mapping) *flags = mapping->access[location->id];
   pthread_mutex_unlock(&sim_memory_lock);
   return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

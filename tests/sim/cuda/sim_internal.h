@@ -46,6 +46,8 @@ void sim_context_set_current(struct sim_context *context);
 /** Number of devices, and a device's capacity in bytes. */
 int sim_device_count(void);
 uint64_t sim_device_capacity_bytes(int device);
+/** Value of a device attribute, RPSIM_ATTRIBUTES considered. */
+int sim_device_attribute(CUdevice_attribute attribute);
 
 /** Kernel behind a CUfunction or a CUkernel cast to it; NULL if it is neither. */
 const struct rpsim_kernel *sim_kernel_of(CUfunction function);

@@ -369,6 +369,116 @@ static void expect(const char *mode, const char *variable, const char *value, co
   assert_string_equal(output, wanted);
 }
 
+/* ---- memory of another process ---- */
+
+static void text_of(const CUipcMemHandle *handle, char *text) {
+  for (size_t i = 0; i < sizeof *handle; i++)
+    sprintf(text + 2 * i, "%02x", (unsigned char)handle->reserved[i]);
+}
+
+/* The importer: reads what the exporter wrote, and writes back. */
+static int mode_ipc(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr address = 0;
+  uint32_t word = 0;
+  const char *text = getenv("TEST_HANDLE");
+  for (size_t i = 0; i < sizeof handle; i++)
+    if (sscanf(text + 2 * i, "%2hhx", (unsigned char *)&handle.reserved[i]) != 1) return 1;
+  if (cuInit(0) || cuDevicePrimaryCtxRetain(&primary, 0) || cuCtxSetCurrent(primary)) return 2;
+  CUresult opened = cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (opened == CUDA_SUCCESS && cuMemcpyDtoH_v2(&word, address, sizeof word)) return 3;
+  if (opened == CUDA_SUCCESS && cuMemsetD32_v2(address, word + 1, 1)) return 4;
+  if (cuMemFree_v2(address) != CUDA_ERROR_INVALID_VALUE) return 5; /* it is not ours to free */
+  if (rpsim_physical_bytes(0) != 0) return 6;                      /* nor to count */
+  CUresult closed = cuIpcCloseMemHandle(address);
+  if (opened == CUDA_SUCCESS && cuIpcCloseMemHandle(address) == CUDA_SUCCESS) return 7;
+  printf("%d %u %d\n", (int)opened, word, (int)closed);
+  return 0;
+}
+
+static void test_memory_of_another_process(void **state) {
+  (void)state;
+  CUdeviceptr address, other;
+  CUipcMemHandle handle;
+  char text[2 * sizeof handle + 1];
+  uint32_t word = 0;
+  assert_cuda(cuMemAlloc_v2(&other, 100));
+  assert_cuda(cuMemAlloc_v2(&address, 10000));
+  assert_cuda(cuMemsetD32_v2(address, 41, 1));
+  assert_cuda(cuIpcGetMemHandle(&handle, address));
+  assert_int_equal(cuIpcOpenMemHandle_v2(&other, handle, 0), CUDA_ERROR_INVALID_CONTEXT);
+  assert_int_equal(cuIpcCloseMemHandle(address), CUDA_ERROR_INVALID_VALUE);
+  text_of(&handle, text);
+  expect("ipc", "TEST_HANDLE", text, "0 41 0\n");
+  assert_cuda(cuMemcpyDtoH_v2(&word, address, sizeof word));
+  assert_int_equal(word, 42);
+  memset(text, '0', 16); /* no handle at all */
+  expect("ipc", "TEST_HANDLE", text, "1 0 1\n");
+  assert_cuda(cuMemFree_v2(address));
+  assert_cuda(cuMemFree_v2(other));
+}
+
+static void test_copies_at_once(void **state) {
+  (void)state;
+  CUdeviceptr from[3], to[3];
+  size_t sizes[] = {4, 4, 4}, first = 0, failed = 9;
+  CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+  CUstream stream;
+  uint32_t word;
+  assert_cuda(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (unsigned i = 0; i < 3; i++) {
+    assert_cuda(cuMemAlloc_v2(&from[i], 4));
+    assert_cuda(cuMemAlloc_v2(&to[i], 4));
+    assert_cuda(cuMemsetD32_v2(from[i], 100 + i, 1));
+  }
+  assert_cuda(cuMemcpyBatchAsync_v2(to, from, sizes, 3, &attributes, &first, 1, stream));
+  assert_cuda(cuStreamSynchronize(stream));
+  for (unsigned i = 0; i < 3; i++) {
+    assert_cuda(cuMemcpyDtoH_v2(&word, to[i], 4));
+    assert_int_equal(word, 100 + i);
+  }
+  sizes[1] = 5;
+  assert_int_equal(cuMemcpyBatchAsync(to, from, sizes, 3, &attributes, &first, 1, &failed, stream),
+                   CUDA_ERROR_INVALID_VALUE);
+  assert_int_equal(failed, 1);
+  for (unsigned i = 0; i < 3; i++) {
+    assert_cuda(cuMemFree_v2(from[i]));
+    assert_cuda(cuMemFree_v2(to[i]));
+  }
+  assert_cuda(cuStreamDestroy_v2(stream));
+}
+
+static void test_attributes_on_demand(void **state) {
+  (void)state;
+  expect("attributes", "RPSIM_ATTRIBUTES", NULL, "0 1 0 0\n");
+  expect("attributes", "RPSIM_ATTRIBUTES", "102:0,110:1", "0 0 0 1\n");
+  expect("attributes", "RPSIM_ATTRIBUTES", "102:unknown", "1 -1 0 0\n");
+  char output[512];
+  static const char *const wrong[] = {"102", "102:", "x:1", "0:1", "102:1x", "9999:1"};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    int status = sim_test_run("attributes", "RPSIM_ATTRIBUTES", wrong[i], output, sizeof output);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
+    assert_non_null(strstr(output, wrong[i]));
+  }
+}
+
+/* Virtual memory management, and whether handles may be capable of RDMA. */
+static int mode_attributes(void) {
+  int vmm = -1, rdma = -1;
+  if (cuInit(0)) return 1;
+  CUresult first = cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0);
+  CUresult second =
+      cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0);
+  CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                                    .allocFlags = {.gpuDirectRDMACapable = 1}};
+  CUmemGenericAllocationHandle handle;
+  CUresult made = cuMemCreate(&handle, (size_t)2 << 20, &properties, 0);
+  if ((made == CUDA_SUCCESS) != (rdma == 1)) return 2;
+  printf("%d %d %d %d\n", (int)first, vmm, (int)second, rdma);
+  return 0;
+}
+
 static void test_failures_on_demand(void **state) {
   (void)state;
   expect("fail", "RPSIM_FAIL", NULL, "0 0 0 0 \n");
@@ -423,6 +533,8 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "init") == 0) return mode_init();
   if (argc > 1 && strcmp(argv[1], "threads") == 0) return mode_threads();
   if (argc > 1 && strcmp(argv[1], "version") == 0) return mode_version();
+  if (argc > 1 && strcmp(argv[1], "ipc") == 0) return mode_ipc();
+  if (argc > 1 && strcmp(argv[1], "attributes") == 0) return mode_attributes();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_address_by_version),
       cmocka_unit_test(test_address_by_default_stream),
@@ -436,6 +548,9 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_function_of_module),
       cmocka_unit_test(test_kernel_of_library),
       cmocka_unit_test(test_call_count),
+      cmocka_unit_test(test_memory_of_another_process),
+      cmocka_unit_test(test_copies_at_once),
+      cmocka_unit_test(test_attributes_on_demand),
       cmocka_unit_test(test_failures_on_demand),
       cmocka_unit_test(test_failures_misspelt),
       cmocka_unit_test(test_init),

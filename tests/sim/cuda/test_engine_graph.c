@@ -253,6 +253,13 @@ static CUresult query_captured_event(void) {
   return result;
 }
 
+static CUresult query_other_event(void) {
+  CUevent event = new_event();
+  CUresult result = impl_cuEventQuery(event);
+  assert_cuda(impl_cuEventDestroy_v2(event));
+  return result;
+}
+
 static void illegal_calls_invalidate_the_capture(void **state) {
   (void)state;
   const struct {
@@ -265,6 +272,7 @@ static void illegal_calls_invalidate_the_capture(void **state) {
       {allocate, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED},
       {wait_for_outside_event, CUDA_ERROR_STREAM_CAPTURE_ISOLATION},
       {query_captured_event, CUDA_ERROR_CAPTURED_EVENT},
+      {query_other_event, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED},
   };
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     CUstreamCaptureStatus status;
@@ -292,6 +300,7 @@ static void relaxed_captures_allow_unsafe_calls(void **state) {
   assert_cuda(impl_cuThreadExchangeStreamCaptureMode(&mode));
   assert_int_equal(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
   assert_cuda(impl_cuMemFree_v2(address));
+  assert_cuda(query_other_event());
   assert_cuda(impl_cuThreadExchangeStreamCaptureMode(&mode));
   assert_int_equal(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
   assert_cuda(impl_cuGraphDestroy(end()));
@@ -304,7 +313,11 @@ static void the_legacy_stream_may_not_slip_into_a_capture(void **state) {
   assert_cuda(impl_cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
   assert_int_equal(impl_cuStreamBeginCapture_v2(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_GLOBAL),
                    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUstreamCaptureStatus capture;
   assert_cuda(impl_cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  assert_int_equal(impl_cuStreamIsCapturing(CU_STREAM_LEGACY, &capture), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_cuda(impl_cuStreamIsCapturing(blocking, &capture));
+  assert_int_equal(capture, CU_STREAM_CAPTURE_STATUS_ACTIVE); /* asking did no harm */
   assert_int_equal(host_write(CU_STREAM_LEGACY, word(0), 1), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   assert_int_equal(impl_cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   begin(CU_STREAM_CAPTURE_MODE_GLOBAL); /* a non-blocking stream is no matter */

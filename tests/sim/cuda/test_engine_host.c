@@ -29,6 +29,10 @@ uint64_t sim_device_capacity_bytes(int device) {
   return device == 0 ? HOST_DEVICE_BYTES : 0;
 }
 
+int sim_device_attribute(CUdevice_attribute attribute) {
+  return attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+}
+
 const struct rpsim_kernel *sim_kernel_of(CUfunction function) {
   return (const struct rpsim_kernel *)function;
 }

@@ -136,6 +136,30 @@ static void event_times_need_two_reached_timed_events(void **state) {
   assert_cuda(impl_cuStreamDestroy_v2(stream));
 }
 
+static void events_and_streams_end_with_their_context(void **state) {
+  (void)state;
+  struct sim_context other = {.device = 0};
+  CUevent mine = new_event(0), theirs, unused;
+  float milliseconds;
+  assert_cuda(sim_engine_context_create(&other));
+  sim_context_set_current(&other);
+  CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
+  theirs = new_event(0);
+  unused = new_event(0);
+  assert_cuda(impl_cuEventRecord(theirs, stream));
+  sim_context_set_current(host_context());
+  assert_cuda(impl_cuEventRecord(mine, NULL));
+  sim_engine_context_destroy(&other);
+  assert_int_equal(impl_cuEventQuery(theirs), CUDA_ERROR_INVALID_HANDLE);
+  assert_int_equal(impl_cuEventQuery(unused), CUDA_ERROR_INVALID_HANDLE);
+  assert_int_equal(impl_cuEventElapsedTime_v2(&milliseconds, theirs, theirs), CUDA_ERROR_INVALID_HANDLE);
+  assert_int_equal(impl_cuStreamWaitEvent(NULL, theirs, 0), CUDA_ERROR_INVALID_HANDLE);
+  assert_int_equal(impl_cuEventDestroy_v2(theirs), CUDA_ERROR_INVALID_HANDLE);
+  assert_int_equal(impl_cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE);
+  assert_cuda(impl_cuEventSynchronize(mine));
+  assert_cuda(impl_cuEventDestroy_v2(mine));
+}
+
 static void a_destroyed_stream_finishes_its_work(void **state) {
   (void)state;
   struct host_gate *gate = host_gate_new();
@@ -477,6 +501,7 @@ int main(void) {
       IN_CONTEXT(each_thread_has_its_default_stream),
       IN_CONTEXT(events_capture_the_work_at_the_time_of_the_call),
       IN_CONTEXT(event_times_need_two_reached_timed_events),
+      IN_CONTEXT(events_and_streams_end_with_their_context),
       IN_CONTEXT(a_destroyed_stream_finishes_its_work),
       IN_CONTEXT(streams_tell_what_they_are),
       IN_CONTEXT(parameters_are_copied_when_the_call_is_made),

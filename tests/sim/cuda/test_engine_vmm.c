@@ -197,6 +197,16 @@ static void attributes_tell_reservation_from_mapping(void **state) {
   assert_int_equal(mapped, 1);
   assert_cuda(impl_cuPointerGetAttribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, base));
   assert_int_equal(mapped, 0);
+  /* A reserved address that is not mapped has its extent and nothing else. */
+  assert_cuda(impl_cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, base + 7));
+  assert_true(start == base);
+  static const CUpointer_attribute none[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+      CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+      CU_POINTER_ATTRIBUTE_DEVICE_POINTER,  CU_POINTER_ATTRIBUTE_ACCESS_FLAGS};
+  for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+    assert_int_equal(impl_cuPointerGetAttribute(&size_bytes, none[i], base), CUDA_ERROR_INVALID_VALUE);
+  assert_int_equal(impl_cuMemGetAddressRange_v2(&start, &size_bytes, base), CUDA_ERROR_NOT_FOUND);
   assert_cuda(impl_cuPointerGetAttribute(&ipc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at));
   assert_int_equal(ipc, 0);
   assert_cuda(impl_cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at));

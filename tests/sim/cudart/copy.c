@@ -125,6 +125,50 @@ cudaError_t impl_cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *params, cudaS
   return RT(cuMemcpy3DAsync, &copy, stream);
 }
 
+static cudaError_t copy_3d_peer(CUDA_MEMCPY3D_PEER *copy, const struct cudaMemcpy3DPeerParms *params) {
+  CUcontext to_context, from_context;
+  if (!params || params->srcArray || params->dstArray) return cudaErrorInvalidValue;
+  if (params->extent.width > params->srcPtr.pitch || params->extent.width > params->dstPtr.pitch)
+    return cudaErrorInvalidPitchValue;
+  cudaError_t error = rt_primary_context(params->dstDevice, &to_context);
+  if (!error) error = rt_primary_context(params->srcDevice, &from_context);
+  if (error) return error;
+  *copy = (CUDA_MEMCPY3D_PEER){.srcXInBytes = params->srcPos.x,
+                               .srcY = params->srcPos.y,
+                               .srcZ = params->srcPos.z,
+                               .srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+                               .srcDevice = address_of(params->srcPtr.ptr),
+                               .srcContext = from_context,
+                               .srcPitch = params->srcPtr.pitch,
+                               .srcHeight = params->srcPtr.ysize,
+                               .dstXInBytes = params->dstPos.x,
+                               .dstY = params->dstPos.y,
+                               .dstZ = params->dstPos.z,
+                               .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+                               .dstDevice = address_of(params->dstPtr.ptr),
+                               .dstContext = to_context,
+                               .dstPitch = params->dstPtr.pitch,
+                               .dstHeight = params->dstPtr.ysize,
+                               .WidthInBytes = params->extent.width,
+                               .Height = params->extent.height,
+                               .Depth = params->extent.depth};
+  return cudaSuccess;
+}
+
+cudaError_t impl_cudaMemcpy3DPeer(const struct cudaMemcpy3DPeerParms *params) {
+  CUDA_MEMCPY3D_PEER copy;
+  cudaError_t error = copy_3d_peer(&copy, params);
+  if (error || !copy.WidthInBytes || !copy.Height || !copy.Depth) return error;
+  return RT(cuMemcpy3DPeer, &copy);
+}
+
+cudaError_t impl_cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms *params, cudaStream_t stream) {
+  CUDA_MEMCPY3D_PEER copy;
+  cudaError_t error = copy_3d_peer(&copy, params);
+  if (error || !copy.WidthInBytes || !copy.Height || !copy.Depth) return error;
+  return RT(cuMemcpy3DPeerAsync, &copy, stream);
+}
+
 cudaError_t impl_cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes) {
   CUcontext to_context, from_context;
   cudaError_t error = rt_primary_context(to_device, &to_context);

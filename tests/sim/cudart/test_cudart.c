@@ -330,6 +330,17 @@ static void test_peer_copies(void **state) {
   assert_cuda(launch_fill(here, 0, WORDS, NULL));
   assert_cuda(cudaMemcpyPeerAsync(here, 0, there, 1, WORD_BYTES, NULL));
   assert_device_words(here, 77, WORDS);
+  assert_cuda(launch_fill(here, 78, WORDS, NULL));
+  struct cudaMemcpy3DPeerParms box = {.srcPtr = {here, WORD_BYTES, WORD_BYTES, 1},
+                                      .dstPtr = {there, WORD_BYTES, WORD_BYTES, 1},
+                                      .dstDevice = 1,
+                                      .extent = {WORD_BYTES, 1, 1}};
+  assert_cuda(cudaMemcpy3DPeer(&box));
+  assert_cuda(launch_fill(here, 0, WORDS, NULL));
+  box = (struct cudaMemcpy3DPeerParms){
+      .srcPtr = box.dstPtr, .srcDevice = 1, .dstPtr = box.srcPtr, .extent = {WORD_BYTES, 1, 1}};
+  assert_cuda(cudaMemcpy3DPeerAsync(&box, NULL));
+  assert_device_words(here, 78, WORDS);
   assert_cuda(cudaFree(there));
   assert_cuda(cudaFree(here));
 }

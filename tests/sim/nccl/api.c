@@ -1,5 +1,5 @@
 /* Owns the entry points that are neither operations nor the life of a communicator: version, ids, texts,
- * memory, registration, and those that this library refuses. */
+ * memory, and those that this library refuses. */
 #include "nccl_internal.h"
 
 #include <stdlib.h>
@@ -127,50 +127,6 @@ ncclResult_t pncclMemFree(void *ptr) {
   return sim_cuda_result(result, "ncclMemFree");
 }
 SIM_PUBLIC(ncclMemFree);
-
-/* ---- registration: kept as a record only ---- */
-
-struct registration {
-  const void *buffer;
-  size_t bytes;
-};
-
-static ncclResult_t register_buffer(ncclComm_t comm, const void *buffer, size_t bytes, void **handle) {
-  if (sim_comm_check(comm, "register") != ncclSuccess || !buffer || bytes == 0 || !handle)
-    return ncclInvalidArgument;
-  struct registration *registration = malloc(sizeof *registration);
-  if (!registration) return ncclSystemError;
-  *registration = (struct registration){buffer, bytes};
-  *handle = registration;
-  return ncclSuccess;
-}
-
-ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle) {
-  return register_buffer(comm, buff, size, handle);
-}
-SIM_PUBLIC(ncclCommRegister);
-
-ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {
-  ncclResult_t result = sim_comm_check(comm, "ncclCommDeregister");
-  if (result == ncclSuccess) free(handle);
-  return result;
-}
-SIM_PUBLIC(ncclCommDeregister);
-
-ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
-                                     int winFlags) {
-  if (winFlags & ~NCCL_WIN_COLL_SYMMETRIC || !win) return ncclInvalidArgument;
-  void *handle = NULL;
-  ncclResult_t result = register_buffer(comm, buff, size, &handle);
-  if (result == ncclSuccess) *win = handle;
-  return result;
-}
-SIM_PUBLIC(ncclCommWindowRegister);
-
-ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
-  return pncclCommDeregister(comm, win);
-}
-SIM_PUBLIC(ncclCommWindowDeregister);
 
 /* ---- refused ---- */
 

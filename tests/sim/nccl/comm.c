@@ -303,6 +303,7 @@ static ncclResult_t quiesce(ncclComm_t comm) {
   CUcontext before = NULL;
   (void)driver->context_get_current(&before);
   if (before != comm->context) (void)driver->context_set_current(comm->context);
+  sim_group_settle(comm);
   ncclResult_t result = sim_cuda_result(driver->stream_synchronize(comm->device_stream), "ncclCommDestroy");
   if (before != comm->context) (void)driver->context_set_current(before);
   return result;
@@ -361,6 +362,7 @@ ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError) {
   if (result != ncclSuccess || !asyncError) return ncclInvalidArgument;
   sim_check_peers(comm);
   *asyncError = (ncclResult_t)atomic_load(&comm->async_error);
+  if (*asyncError == ncclSuccess && sim_group_in_progress(comm)) *asyncError = ncclInProgress;
   return ncclSuccess;
 }
 SIM_PUBLIC(ncclCommGetAsyncError);

@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define LATE_NS 300000 /* longest that a launching thread is held up, with RPSIM_SEED */
 
 struct group {
   int depth, user_depth;
@@ -111,6 +114,10 @@ ncclResult_t sim_group_job(const struct sim_init_job *job) {
 static ncclResult_t task_add(const struct sim_task *task, const char *name) {
   ncclResult_t result = sim_comm_check(task->comm, name);
   if (result != ncclSuccess) return result;
+  if (sim_group_in_progress(task->comm)) {
+    sim_set_error("%s: the communicator's last group has not settled yet", name);
+    return ncclInvalidArgument;
+  }
   result = (ncclResult_t)atomic_load(&task->comm->async_error);
   if (result == ncclSuccess && task->comm->finalized) result = ncclInvalidUsage;
   if (result != ncclSuccess) {
@@ -157,16 +164,126 @@ static ncclResult_t launch_first(struct sim_task *tasks, size_t *count, void *ap
   return result;
 }
 
-static ncclResult_t close_outermost(struct group *g) {
-  ncclResult_t result = g->error;
-  if (g->api_comm) sim_profiler_group_api_end(g->api_comm, g->api_event);
-  if (result == ncclSuccess && g->job_count > 0) result = jobs_run(g->jobs, g->job_count);
+/* ---- non-blocking communicators: a thread launches, and the call returns before ---- */
+
+static pthread_mutex_t launching_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t launched = PTHREAD_COND_INITIALIZER;
+
+bool sim_group_in_progress(ncclComm_t comm) {
+  pthread_mutex_lock(&launching_lock);
+  bool launching = comm->launching > 0;
+  pthread_mutex_unlock(&launching_lock);
+  return launching;
+}
+
+void sim_group_settle(ncclComm_t comm) {
+  pthread_mutex_lock(&launching_lock);
+  while (comm->launching > 0)
+    pthread_cond_wait(&launched, &launching_lock);
+  pthread_mutex_unlock(&launching_lock);
+}
+
+/* Counts each communicator of the tasks up or down, once per task. */
+static void count_launching(const struct sim_task *tasks, size_t count, bool up) {
+  pthread_mutex_lock(&launching_lock);
+  for (size_t i = 0; i < count; i++)
+    tasks[i].comm->launching += up ? 1u : -1u;
+  pthread_cond_broadcast(&launched);
+  pthread_mutex_unlock(&launching_lock);
+}
+
+/* Somewhere between at once and LATE_NS: what relies on the launch having been made shows. */
+static void be_late(void) {
+  static _Atomic uint64_t state;
+  const char *seed = getenv("RPSIM_SEED");
+  if (!seed || strtoull(seed, NULL, 0) == 0) return;
+  uint64_t step = atomic_fetch_add(&state, 0x9e3779b97f4a7c15u) + strtoull(seed, NULL, 0);
+  step = (step ^ (step >> 31)) * 0xbf58476d1ce4e5b9u;
+  nanosleep(&(struct timespec){.tv_nsec = (long)((step >> 24) % LATE_NS)}, NULL);
+}
+
+static ncclResult_t launch_all(struct group *g) {
+  ncclResult_t result = ncclSuccess;
   while (result == ncclSuccess && g->task_count > 0)
     result = launch_first(g->tasks, &g->task_count, g->api_event);
   if (g->api_comm) sim_profiler_group_api_stop(g->api_comm, g->api_event);
+  return result;
+}
+
+struct launcher {
+  struct group group;
+  struct sim_task *all; /* launching takes them out of the group's list */
+  size_t count;
+};
+
+static void *launcher_main(void *argument) {
+  struct launcher *launcher = argument;
+  be_late();
+  ncclResult_t result = launch_all(&launcher->group);
+  for (size_t i = 0; result != ncclSuccess && i < launcher->count; i++)
+    sim_comm_fail(launcher->all[i].comm, result);
+  count_launching(launcher->all, launcher->count, false);
+  free(launcher->group.tasks);
+  free(launcher->all);
+  free(launcher);
+  return NULL;
+}
+
+/* Takes over the tasks of the group, if it succeeds. */
+static ncclResult_t launch_later(struct group *g) {
+  struct launcher *launcher = calloc(1, sizeof *launcher);
+  struct sim_task *all = calloc(g->task_count, sizeof *all);
+  if (!launcher || !all) {
+    free(launcher);
+    free(all);
+    return ncclSystemError;
+  }
+  memcpy(all, g->tasks, g->task_count * sizeof *all);
+  *launcher = (struct launcher){*g, all, g->task_count};
+  count_launching(all, launcher->count, true);
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, launcher_main, launcher) != 0) {
+    count_launching(all, launcher->count, false);
+    free(all);
+    free(launcher);
+    return ncclSystemError;
+  }
+  pthread_detach(thread);
+  g->tasks = NULL;
+  g->task_count = 0;
+  return ncclInProgress;
+}
+
+/* Whether all communicators of the group are non-blocking. What is captured is launched by the caller. */
+static ncclResult_t group_blocking(const struct group *g, bool *blocking) {
+  size_t free_ones = 0;
+  bool captured = false;
+  for (size_t i = 0; i < g->task_count; i++) {
+    free_ones += g->tasks[i].comm->config.blocking == 0;
+    captured = captured || sim_stream_captured(g->tasks[i].stream);
+  }
+  *blocking = captured || free_ones == 0;
+  if (free_ones == 0 || free_ones == g->task_count) return ncclSuccess;
+  sim_set_error("blocking and non-blocking communicators in one group");
+  return ncclInvalidArgument;
+}
+
+static ncclResult_t close_outermost(struct group *g) {
+  ncclResult_t result = g->error;
+  bool blocking = true;
+  if (g->api_comm) sim_profiler_group_api_end(g->api_comm, g->api_event);
+  if (result == ncclSuccess && g->job_count > 0) result = jobs_run(g->jobs, g->job_count);
+  if (result == ncclSuccess) result = group_blocking(g, &blocking);
+  if (result == ncclSuccess && !blocking) result = launch_later(g);
+  if (result == ncclInProgress) {
+    free(g->jobs);
+    return result;
+  }
+  if (result != ncclSuccess) g->task_count = 0;
+  ncclResult_t launched_all = launch_all(g);
   free(g->tasks);
   free(g->jobs);
-  return result;
+  return result == ncclSuccess ? launched_all : result;
 }
 
 ncclResult_t sim_group_end(void) {

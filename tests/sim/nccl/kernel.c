@@ -26,6 +26,7 @@ static void comm_free(ncclComm_t comm) {
     next = plan->next;
     sim_plan_destroy(plan);
   }
+  sim_memory_forget(comm);
   sim_comm_close(comm);
   comm->magic = 0;
   pthread_mutex_destroy(&comm->run_lock);
@@ -74,6 +75,7 @@ void sim_registry_each(void (*visit)(ncclComm_t)) {
 
 void sim_plan_destroy(struct sim_plan *plan) {
   if (!plan) return;
+  sim_snapshot_free(plan->remembered);
   free(plan->tasks);
   free(plan);
 }
@@ -307,16 +309,40 @@ static void touch(const void *data, size_t bytes, bool write) {
   }
 }
 
-static void touch_plan(const struct sim_plan *plan) {
+static void touch_range(const void *data, size_t bytes, bool write, void *argument) {
+  (void)argument;
+  touch(data, bytes, write);
+}
+
+void sim_plan_each_range(const struct sim_plan *plan,
+                         void (*visit)(const void *data, size_t bytes, bool write, void *argument),
+                         void *argument) {
   for (size_t i = 0; i < plan->task_count; i++) {
     const struct sim_task *task = &plan->tasks[i];
     size_t bytes = task->count * sim_type_bytes(task->type), all = bytes * (size_t)plan->comm->nranks;
     bool root = plan->comm->rank == task->root;
     bool sends = task->function != SIM_RECV && (task->function != SIM_BROADCAST || root);
     bool receives = task->function != SIM_SEND && (task->function != SIM_REDUCE || root);
-    if (sends) touch(task->send, task->function == SIM_REDUCE_SCATTER ? all : bytes, false);
-    if (receives) touch(task->receive, task->function == SIM_ALL_GATHER ? all : bytes, true);
+    if (sends) visit(task->send, task->function == SIM_REDUCE_SCATTER ? all : bytes, false, argument);
+    if (receives) visit(task->receive, task->function == SIM_ALL_GATHER ? all : bytes, true, argument);
   }
+}
+
+/* What a transfer could not access. */
+struct fault {
+  const void *data;
+  size_t bytes;
+  bool write;
+};
+
+static struct fault run_locked(ncclComm_t comm, const struct sim_plan *plan) {
+  pthread_mutex_lock(&comm->run_lock);
+  comm->fault_data = NULL;
+  sim_memory_check(plan);
+  plan_run(plan);
+  struct fault fault = {comm->fault_data, comm->fault_bytes, comm->fault_write};
+  pthread_mutex_unlock(&comm->run_lock);
+  return fault;
 }
 
 static void kernel_body(void *const *params, const struct rpsim_dims *dims) {
@@ -329,16 +355,19 @@ static void kernel_body(void *const *params, const struct rpsim_dims *dims) {
   bool skip = !plan || atomic_load(&comm->aborted);
   comm_put(comm); /* a fault leaves this function: hold nothing. Destroying waits for the kernel's stream. */
   if (skip) return;
+<<<<<<< HEAD
   touch_plan(plan);
   log_plan(plan);
+=======
+  sim_plan_each_range(plan, touch_range, NULL);
+>>>>>>> main
 
   comm = comm_get(args.comm);
   if (!comm) return;
-  pthread_mutex_lock(&comm->run_lock);
-  plan_run(plan);
-  pthread_mutex_unlock(&comm->run_lock);
+  struct fault fault = run_locked(comm, plan);
   if (!plan->persistent) sim_plan_destroy(plan_find(comm, args.batch.offset_base, true));
   comm_put(comm);
+  touch(fault.data, fault.bytes, fault.write);
 }
 
 #define KERNEL(name) name "24ncclDevKernelArgsStorageILm4096EE"

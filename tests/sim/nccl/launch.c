@@ -128,6 +128,7 @@ static ncclResult_t launch_plan(struct sim_plan *plan, const struct streams *str
   struct sim_plan *submitted = plan_new(comm, plan->tasks, plan->task_count);
   if (!submitted) return ncclSystemError;
   submitted->persistent = plan->persistent;
+  if (submitted->persistent) sim_memory_remember(submitted);
   plan->number = sim_plan_submit(comm, submitted);
   CUresult result = order_before(comm, streams);
   sim_profiler_launch_start(plan, streams->list[0]);

@@ -1,15 +1,20 @@
 /** @file nccl_internal.h
  * Shared by the files of the simulated libnccl.so.2:
  *
- *   driver.c      finds the CUDA driver at run time (no undefined cuda symbol, as a statically linked
- * runtime) bootstrap.c   unique ids, rendezvous of the ranks, the sockets between them transport.c   moves
- * bytes between ranks: concurrent sends and receives, FIFO per pair, sizes checked reduce.c      arithmetic
- * of the reductions kernel.c      the device kernel: runs a plan on the thread of its stream comm.c
- * communicators: life, queries, split group.c       group semantics and init jobs launch.c      plans and
- * their launch collectives.c the public operations profiler.c    profiler plugins v1 to v6 api.c         the
- * remaining entry points
+ * - driver.c: finds the CUDA driver at run time (no undefined cuda symbol, as a statically linked runtime)
+ * - bootstrap.c: unique ids, rendezvous of the ranks, the sockets between them
+ * - transport.c: moves bytes between ranks: concurrent sends and receives, FIFO per pair, sizes checked
+ * - reduce.c: arithmetic of the reductions
+ * - kernel.c: the device kernel: runs a plan on the thread of its stream
+ * - memory.c: what backs registered and captured buffers, which may not change
+ * - comm.c: communicators: life, queries, split
+ * - group.c: group semantics and init jobs
+ * - launch.c: plans and their launch
+ * - collectives.c: the public operations
+ * - profiler.c: profiler plugins v1 to v6
+ * - api.c: the remaining entry points
  *
- * Lock order: registry, communicator run lock, communicator lock.
+ * Lock order: registry, communicator run lock, communicator lock, registrations.
  */
 #ifndef RPSIM_NCCL_INTERNAL_H
 #define RPSIM_NCCL_INTERNAL_H
@@ -76,8 +81,12 @@ struct sim_driver {
   CUresult (*unmap)(CUdeviceptr, size_t);
   CUresult (*set_access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
   int (*register_kernels)(const struct rpsim_kernel *, size_t);
+<<<<<<< HEAD
   void (*log_receive)(const void *, size_t);
   void (*log_transfer)(const void *, size_t, int);
+=======
+  int (*backing_of)(uint64_t, struct rpsim_backing *);
+>>>>>>> main
 };
 
 /** The driver, initialised (cuInit done, kernels registered) on first use; NULL without one. Thread-safe. */
@@ -181,11 +190,34 @@ struct sim_plan {
   struct sim_task *tasks;
   size_t task_count;
   void *group_api_event, *group_event, *launch_event;
+  struct sim_snapshot *remembered; /**< of a persistent plan */
   struct sim_plan *next;
 };
 
 /** Frees a plan. NULL is allowed. */
 void sim_plan_destroy(struct sim_plan *plan);
+
+/** Calls `visit` for every range of memory that the operations of a plan read or write. */
+void sim_plan_each_range(const struct sim_plan *plan,
+                         void (*visit)(const void *data, size_t bytes, bool write, void *argument),
+                         void *argument);
+
+/* ---- memory.c ---- */
+
+/** Physical memory behind a range, as it was when it was looked up. */
+struct sim_snapshot;
+
+/** Looks up what backs the range; NULL if part of it has nothing behind it, or without memory. */
+struct sim_snapshot *sim_snapshot_take(const void *data, size_t bytes);
+/** NULL is allowed; frees the whole list. */
+void sim_snapshot_free(struct sim_snapshot *snapshot);
+/** Remembers the ranges of a plan that a graph will run again: they count as registered. */
+void sim_memory_remember(struct sim_plan *plan);
+/** Ends the process if the plan uses memory that was registered and has another backing now, or writes
+ * through one address what it uses through another. What NVIDIA's library would do is not defined. */
+void sim_memory_check(const struct sim_plan *plan);
+/** The communicator ends: drops its registrations. */
+void sim_memory_forget(ncclComm_t comm);
 
 /* ---- communicators ---- */
 
@@ -210,12 +242,17 @@ struct ncclComm {
   int wake_fd; /**< eventfd, readable for ever once aborted; -1 before */
   _Atomic bool aborted;
   _Atomic int async_error; /**< ncclResult_t; the first one stays */
+  unsigned launching;      /**< groups that a thread is launching for it; lock of group.c */
   bool finalized;
 
   CUdeviceptr device_comm, work_fifo, channel_buffer; /**< buffers of the library's own */
   CUstream device_stream; /**< orders the kernels of this communicator among user streams */
   CUevent scratch_event, finished_event;
   CUfunction functions[SIM_KERNEL_COUNT]; /**< of this context, looked up at first use */
+
+  const uint8_t *fault_data; /**< run lock: what a transfer could not access, or NULL */
+  size_t fault_bytes;
+  bool fault_write;
 
   pthread_mutex_t run_lock; /**< held by the running kernel */
   pthread_mutex_t lock;     /**< plans */
@@ -298,6 +335,9 @@ ncclResult_t sim_group_end(void);
 ncclResult_t sim_group_error(ncclResult_t result);
 /** Depth of the thread's group, without implicit ones. */
 int sim_group_depth(void);
+/** Whether a group of a non-blocking communicator is still being launched; and waits until none is. */
+bool sim_group_in_progress(ncclComm_t comm);
+void sim_group_settle(ncclComm_t comm);
 
 /** A communicator to be made at the end of the group (or at once). */
 struct sim_init_job {

@@ -72,8 +72,12 @@ static ncclResult_t check_frame(ncclComm_t comm, const struct sim_transfer *t) {
   return ncclInvalidUsage;
 }
 
-/* The kernel has touched all pages before, so this is memory that went away while the transfer ran. */
-static ncclResult_t fault(const struct sim_transfer *t) {
+/* The kernel has touched all pages before, so this is memory that went away while the transfer ran. It is
+ * touched again where the kernel holds nothing, so that the device answers as for any other kernel. */
+static ncclResult_t fault(ncclComm_t comm, const struct sim_transfer *t) {
+  comm->fault_data = t->data;
+  comm->fault_bytes = t->bytes;
+  comm->fault_write = !t->send;
   sim_set_error("%s buffer of %zu bytes is not accessible", t->send ? "send" : "receive", t->bytes);
   return ncclUnhandledCudaError;
 }
@@ -88,7 +92,7 @@ static ncclResult_t push(struct exchange *x, struct sim_transfer *t, bool *block
   if (n < 0) {
     *blocked = errno == EAGAIN;
     if (errno == EAGAIN || errno == EINTR) return ncclSuccess;
-    return errno == EFAULT ? fault(t) : peer_gone(x->comm, t->peer);
+    return errno == EFAULT ? fault(x->comm, t) : peer_gone(x->comm, t->peer);
   }
   size_t header = (size_t)n < parts[0].iov_len ? (size_t)n : parts[0].iov_len;
   t->frame_done += header;
@@ -106,7 +110,7 @@ static ncclResult_t pull(struct exchange *x, struct sim_transfer *t, bool *block
   if (n < 0) {
     *blocked = errno == EAGAIN;
     if (errno == EAGAIN || errno == EINTR) return ncclSuccess;
-    return errno == EFAULT ? fault(t) : peer_gone(x->comm, t->peer);
+    return errno == EFAULT ? fault(x->comm, t) : peer_gone(x->comm, t->peer);
   }
   if (!in_header) {
     t->done += (size_t)n;

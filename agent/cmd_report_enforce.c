@@ -1,0 +1,311 @@
+/* What enforcing did, for people: what is shared and what that saved, what was prevented, what was not, and
+ * in observe mode what enforcing would have prevented. */
+#include "agent/cmd_report_text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Violations shown in full per device; the others are in the report. */
+#define SHOWN_VIOLATIONS 5
+
+static const json_t *enforcement_of(const struct rp_read_set *set, size_t index) {
+  return json_object_get(set->reports[index].json, "enforcement");
+}
+
+static bool is_shadow(const json_t *enforcement) {
+  return strcmp(rp__text_of(enforcement, "mode", ""), "enforce") != 0;
+}
+
+void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enforced *out) {
+  memset(out, 0, sizeof *out);
+  for (size_t i = 0; i < set->count; i++) {
+    const json_t *enforcement = enforcement_of(set, i), *totals = json_object_get(enforcement, "totals");
+    if (!rp__in_job(set, i, job) || !json_is_object(enforcement) || is_shadow(enforcement)) continue;
+    const struct {
+      const char *key;
+      uint64_t *sum;
+    } sums[] = {
+        {"physical_peak_bytes", &out->physical_peak_bytes},
+        {"one_to_one_peak_bytes", &out->one_to_one_peak_bytes},
+        {"saved_peak_bytes", &out->saved_peak_bytes},
+        {"minimum_bytes", &out->minimum_bytes},
+        {"prevented", &out->prevented},
+        {"violations", &out->violations},
+        {"double_frees", &out->double_frees},
+    };
+    out->processes++;
+    for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
+      *sums[k].sum = rp__add(*sums[k].sum, rp__count_of(totals, sums[k].key));
+  }
+}
+
+/* ---- what is shared ---- */
+
+#define COLUMNS "%-5s %-22s %6s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s %7s\n"
+
+static const char *format_ratio(uint64_t physical, uint64_t minimum, char *out, size_t out_size) {
+  if (minimum)
+    snprintf(out, out_size, "%.2f", (double)physical / (double)minimum);
+  else
+    snprintf(out, out_size, "-");
+  return out;
+}
+
+static void print_class(FILE *out, const char *rank, const char *process, const json_t *device,
+                        const json_t *class) {
+  char ordinal[24], direction[32], stage[24], peer[24], buffers[24], slots[24], grown[24], size[32],
+      stock[32], physical[32], saved[32], ratio[32];
+  uint64_t held = rp__count_of(class, "physical_peak_bytes");
+  fprintf(out, COLUMNS, rank, process, rp__format_integer(device, "device", ordinal, sizeof ordinal),
+          rp__plain_text(rp__text_of(class, "direction", "unknown"), direction, sizeof direction),
+          rp__format_integer(class, "stage", stage, sizeof stage),
+          rp__format_integer(class, "peer", peer, sizeof peer),
+          rp__format_integer(class, "buffers", buffers, sizeof buffers),
+          rp__format_integer(class, "slots", slots, sizeof slots),
+          rp__format_integer(class, "grown", grown, sizeof grown),
+          rp__format_bytes(rp__count_of(class, "receive_bytes"), size, sizeof size),
+          rp__format_bytes(rp__count_of(class, "one_to_one_peak_bytes"), stock, sizeof stock),
+          rp__format_bytes(held, physical, sizeof physical),
+          rp__format_bytes(rp__count_of(class, "saved_peak_bytes"), saved, sizeof saved),
+          format_ratio(held, rp__count_of(class, "minimum_bytes"), ratio, sizeof ratio));
+}
+
+static size_t print_classes(FILE *out, const json_t *report, const json_t *enforcement, bool header) {
+  char rank[64], process[64];
+  size_t d, c, printed = 0;
+  json_t *device, *class;
+  rp__format_process(report, rank, process, sizeof rank);
+  json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
+    json_array_foreach(json_object_get(device, "classes"), c, class) {
+      if (header && printed == 0)
+        fprintf(out, "\n" COLUMNS, "rank", "process", "device", "direction", "stage", "peer", "N", "K",
+                "grown", "buffer", "unshared", "physical", "saved", "ratio");
+      print_class(out, rank, process, device, class);
+      printed++;
+    }
+  }
+  return printed;
+}
+
+static void print_sums(FILE *out, const struct rp__enforced *sum) {
+  char stock[32], physical[32], saved[32], ratio[32];
+  fprintf(out, COLUMNS, "total", "", "", "", "", "", "", "", "", "",
+          rp__format_bytes(sum->one_to_one_peak_bytes, stock, sizeof stock),
+          rp__format_bytes(sum->physical_peak_bytes, physical, sizeof physical),
+          rp__format_bytes(sum->saved_peak_bytes, saved, sizeof saved),
+          format_ratio(sum->physical_peak_bytes, sum->minimum_bytes, ratio, sizeof ratio));
+}
+
+/* ---- what happened ---- */
+
+/* "rank 1, host:123, device 0" once per line; `device` may be NULL. */
+static void begin_line(FILE *out, const json_t *report, const json_t *device) {
+  char rank[64], process[64], ordinal[24];
+  rp__format_process(report, rank, process, sizeof rank);
+  if (device)
+    fprintf(out, "rank %s, %s, device %s: ", rank, process,
+            rp__format_integer(device, "device", ordinal, sizeof ordinal));
+  else
+    fprintf(out, "rank %s, %s: ", rank, process);
+}
+
+static void print_because(FILE *out, const json_t *report, const json_t *device, const char *what,
+                          const json_t *because) {
+  char word[64], text[1024];
+  if (!json_is_object(because)) return;
+  begin_line(out, report, device);
+  fprintf(out, "%s: %s (%s)\n", what, rp__plain_text(rp__text_of(because, "text", "?"), text, sizeof text),
+          rp__plain_text(rp__text_of(because, "reason", "?"), word, sizeof word));
+}
+
+/* Whether buffers share memory, or did before the program gave them back. */
+static bool has_shared(const json_t *device) {
+  return json_is_object(json_object_get(device, "activation")) ||
+         json_is_true(json_object_get(device, "active")) || rp__count_of(device, "saved_peak_bytes") > 0;
+}
+
+/* A plan shares from the first step, which takes no time to set up. */
+static void print_activation(FILE *out, const json_t *report, const json_t *device) {
+  const json_t *activation = json_object_get(device, "activation");
+  char took[32], waited[32];
+  if (!has_shared(device)) return;
+  double set_up = json_number_value(json_object_get(activation, "duration_seconds"));
+  double waiting = json_number_value(json_object_get(device, "wait_seconds"));
+  begin_line(out, report, device);
+  if (json_is_object(activation))
+    fprintf(out, "shared from step %llu on, set up in %s; ",
+            (unsigned long long)rp__count_of(activation, "step"),
+            rp__format_seconds(set_up, took, sizeof took));
+  else
+    fputs("shared from the first step on; ", out);
+  fprintf(out, "%llu waits inserted, %s waited; slack %llu\n",
+          (unsigned long long)rp__count_of(device, "waits_inserted"),
+          rp__format_seconds(waiting, waited, sizeof waited),
+          (unsigned long long)rp__count_of(device, "slack_slots"));
+}
+
+/* Not after the program has given its buffers back: then there is nothing to share any more. */
+static void print_idle(FILE *out, const json_t *report, const json_t *device) {
+  bool given_back = rp__count_of(device, "buffers") == 0 && has_shared(device);
+  if (!given_back && !json_is_object(json_object_get(device, "refused")))
+    print_because(out, report, device, "nothing is shared", json_object_get(device, "idle"));
+}
+
+/* "1 early_reuse, 3 unordered_reuse" without the kind `except` (NULL: all); false if all are zero. */
+static bool format_counts(const json_t *counts, const char *except, char *out, size_t out_size) {
+  const char *kind;
+  json_t *value;
+  size_t used = 0;
+  out[0] = '\0';
+  json_object_foreach((json_t *)counts, kind, value) {
+    if (json_integer_value(value) <= 0 || used + 1 >= out_size || (except && strcmp(kind, except) == 0))
+      continue;
+    int wrote = snprintf(out + used, out_size - used, "%s%lld %s", used ? ", " : "",
+                         (long long)json_integer_value(value), kind);
+    used += wrote > 0 ? (size_t)wrote : 0;
+  }
+  rp_cmd_plain(out);
+  return out[0] != '\0';
+}
+
+/* The sentences are among the notes, once for all processes. */
+static void print_reasons(FILE *out, const json_t *report, const json_t *device) {
+  char counts[512];
+  size_t i;
+  json_t *reason, *all = json_object();
+  json_array_foreach(json_object_get(device, "reasons"), i, reason) json_object_set_new(
+      all, rp__text_of(reason, "reason", "?"), json_integer((json_int_t)rp__count_of(reason, "count")));
+  if (format_counts(all, NULL, counts, sizeof counts)) {
+    begin_line(out, report, device);
+    fprintf(out, "memory of their own for %s\n", counts);
+  }
+  json_decref(all);
+}
+
+void rp__enforced_notes(const json_t *report, void (*note)(void *context, const char *text), void *context) {
+  size_t d, i;
+  json_t *device, *reason;
+  char text[1024];
+  json_array_foreach(json_object_get(json_object_get(report, "enforcement"), "devices"), d, device) {
+    json_array_foreach(json_object_get(device, "reasons"), i, reason) {
+      snprintf(text, sizeof text, "%s: %s", rp__text_of(reason, "reason", "?"),
+               rp__text_of(reason, "text", "?"));
+      note(context, text);
+    }
+  }
+}
+
+static void format_side(const json_t *side, char *out, size_t out_size) {
+  char microbatch[24], buffer[24];
+  const char *function = json_string_value(json_object_get(side, "function"));
+  snprintf(out, out_size, "%.20s%s%.120s of microbatch %s in step %llu, buffer %s at %.20s, stream %.20s",
+           rp__text_of(side, "call", "?"), function ? " " : "", function ? function : "",
+           rp__format_integer(side, "microbatch", microbatch, sizeof microbatch),
+           (unsigned long long)rp__count_of(side, "step"),
+           rp__format_integer(side, "buffer", buffer, sizeof buffer), rp__text_of(side, "address", "?"),
+           rp__text_of(side, "stream", "?"));
+  rp_cmd_plain(out);
+}
+
+static void print_violation(FILE *out, const json_t *conflict) {
+  char kind[64], slot[24], earlier[512], later[512];
+  format_side(json_object_get(conflict, "earlier"), earlier, sizeof earlier);
+  format_side(json_object_get(conflict, "later"), later, sizeof later);
+  fprintf(out, "  %s, slot %s: %s; then %s\n",
+          rp__plain_text(rp__text_of(conflict, "kind", "?"), kind, sizeof kind),
+          rp__format_integer(conflict, "slot", slot, sizeof slot), earlier, later);
+}
+
+static void print_violations(FILE *out, const json_t *conflicts) {
+  size_t i, shown = 0, more = 0;
+  json_t *conflict;
+  json_array_foreach(json_object_get(conflicts, "kept"), i, conflict) {
+    if (json_is_true(json_object_get(conflict, "prevented"))) continue;
+    if (shown++ < SHOWN_VIOLATIONS)
+      print_violation(out, conflict);
+    else
+      more++;
+  }
+  if (more) fprintf(out, "  and %zu more, in the report\n", more);
+}
+
+/* A wait inserted is nothing to be alarmed about: most programs need some once their buffers share memory. */
+static void print_prevented(FILE *out, const json_t *report, const json_t *device, bool shadow) {
+  static const char unordered[] = "unordered_reuse";
+  const json_t *prevented = json_object_get(json_object_get(device, "conflicts"), "prevented");
+  uint64_t waits = rp__count_of(prevented, unordered);
+  char counts[512];
+  if (format_counts(prevented, unordered, counts, sizeof counts)) {
+    begin_line(out, report, device);
+    fprintf(out, "%s %s\n", shadow ? "enforcing would have prevented" : "prevented", counts);
+  }
+  if (!waits) return;
+  begin_line(out, report, device);
+  fprintf(out, "%s %llu uses wait for the one before (%s)\n", shadow ? "enforcing would have let" : "let",
+          (unsigned long long)waits, unordered);
+}
+
+static void print_conflicts(FILE *out, const json_t *report, const json_t *device, bool shadow) {
+  const json_t *conflicts = json_object_get(device, "conflicts");
+  char counts[512];
+  uint64_t freed_twice = rp__count_of(conflicts, "double_frees");
+  print_prevented(out, report, device, shadow);
+  if (format_counts(json_object_get(conflicts, "violated"), NULL, counts, sizeof counts)) {
+    begin_line(out, report, device);
+    fprintf(out, "%s %s\n", shadow ? "enforcing would have noticed too late" : "VIOLATIONS:", counts);
+    print_violations(out, conflicts);
+  }
+  if (!freed_twice) return;
+  begin_line(out, report, device);
+  fprintf(out, freed_twice == 1 ? "%llu address was freed twice\n" : "%llu addresses were freed twice\n",
+          (unsigned long long)freed_twice);
+}
+
+static void print_switched_off(FILE *out, const json_t *report, const json_t *off) {
+  char file[512], seen[32], effect[32];
+  const json_t *took = json_object_get(off, "took_effect_seconds");
+  if (!json_is_object(off)) return;
+  begin_line(out, report, NULL);
+  fprintf(out, "switched off by %s after %s, ",
+          rp__plain_text(rp__text_of(off, "file", "?"), file, sizeof file),
+          rp__format_seconds(json_number_value(json_object_get(off, "seen_seconds")), seen, sizeof seen));
+  if (json_is_number(took))
+    fprintf(out, "nothing shared after %s\n",
+            rp__format_seconds(json_number_value(took), effect, sizeof effect));
+  else
+    fputs("still sharing when this was written\n", out);
+}
+
+static void print_events(FILE *out, const json_t *report, const json_t *enforcement) {
+  bool shadow = is_shadow(enforcement);
+  size_t d;
+  json_t *device;
+  print_because(out, report, NULL, "nothing is enforced", json_object_get(enforcement, "refused"));
+  print_switched_off(out, report, json_object_get(enforcement, "switched_off"));
+  json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
+    if (!shadow) {
+      print_because(out, report, device, "left to the driver", json_object_get(device, "refused"));
+      print_activation(out, report, device);
+      print_idle(out, report, device);
+      print_reasons(out, report, device);
+    }
+    print_conflicts(out, report, device, shadow);
+  }
+}
+
+void rp__enforced_print(const struct rp_read_set *set, size_t job, FILE *out) {
+  struct rp__enforced sum;
+  size_t printed = 0;
+  rp__enforced_sum(set, job, &sum);
+  for (size_t i = 0; i < set->count; i++) {
+    const json_t *enforcement = enforcement_of(set, i);
+    if (!rp__in_job(set, i, job) || !json_is_object(enforcement) || is_shadow(enforcement)) continue;
+    printed += print_classes(out, set->reports[i].json, enforcement, printed == 0);
+  }
+  if (printed) print_sums(out, &sum);
+  for (size_t i = 0; i < set->count; i++) {
+    const json_t *enforcement = enforcement_of(set, i);
+    if (rp__in_job(set, i, job) && json_is_object(enforcement))
+      print_events(out, set->reports[i].json, enforcement);
+  }
+}

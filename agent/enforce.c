@@ -1,0 +1,152 @@
+/* The guards: one for each device, made when the device's first candidate is allocated (enforce) or its first
+ * event arrives (observe). Owns the table of devices and what is known from the start on. */
+#include "agent/enforce.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/agent.h"
+#include "agent/enforce_internal.h"
+#include "agent/log.h"
+#include "agent/ordering.h"
+
+_Atomic bool rp_enforce_on_value;
+struct rp__enforce rp__enforce;
+
+/* ---- reasons ---- */
+
+void rp__refuse(struct rp__device *device, const char *format, ...) {
+  char *into = device ? device->refused : rp__enforce.refused;
+  size_t size = device ? sizeof device->refused : sizeof rp__enforce.refused;
+  if (into[0]) return;
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(into, size, format, arguments);
+  va_end(arguments);
+  rp_warn("enforce: %s", into);
+}
+
+/* ---- the guards' view ---- */
+
+static void watch(void *context, uint64_t begin, uint64_t end) {
+  (void)context;
+  rp_agent_watch(begin, end);
+}
+
+static void unwatch(void *context, uint64_t begin, uint64_t end) {
+  (void)context;
+  rp_agent_unwatch(begin, end);
+}
+
+static void fill_options(struct rp_guard_options *options) {
+  const struct rp_config *config = &rp__enforce.config;
+  *options = (struct rp_guard_options){
+      .shadow = rp__enforce.shadow,
+      .strict = config->strict && !rp__enforce.shadow,
+      .unguarded = rp__enforce.unguarded,
+      .every_touch_seen = rp_cupti_active() && config->cupti == RP_CUPTI_ALWAYS,
+      .slack = config->slack,
+      .slack_auto = config->slack_auto,
+      .only_bytes = config->buffer_bytes,
+      .on_violation = config->on_violation,
+      .sends_told = true,
+  };
+}
+
+/* A plan leaves memory out where nothing has touched the memory before it. Who cannot see every touch may not
+ * do that: then buffers share only once they were watched. */
+const struct rp_guard_plan *rp__plan(void) {
+  if (!rp__enforce.plan || rp_cupti_active()) return rp__enforce.plan;
+  if (rp__enforce.config.cupti != RP_CUPTI_LEARN)
+    rp_warn(
+        "enforce: without CUPTI a plan cannot be followed, since calls of libraries with a runtime of their "
+        "own are not seen; buffers share memory from the third step on");
+  return NULL;
+}
+
+/* While acting, or for a shadow. */
+static rp_status create_guard(struct rp__device *device, struct rp_guard **out) {
+  const struct rp_guard_sink sink = {.watch = watch, .unwatch = unwatch};
+  struct rp_guard_options options;
+  struct rp_backend backend;
+  fill_options(&options);
+  device->planned = rp__plan() != NULL;
+  if (device->memory) rp__backend(device, &backend);
+  rp_status status =
+      rp_guard_create(&options, device->memory ? &backend : NULL, rp__enforce.order, rp__enforce.plan, out);
+  if (status == RP_OK) rp_guard_set_sink(*out, &sink);
+  return status;
+}
+
+/* While acting, without the lock. */
+static rp_status open_memory(struct rp__device *device, char *reason, size_t size) {
+  rp_status status = rp_device_memory_open(device->ordinal, &device->memory, reason, size);
+  if (status != RP_OK) return status;
+  device->context = rp_device_current_context();
+  rp_device_memory_backend(device->memory, &device->driver);
+  for (int peer = 0; peer < RP_ENFORCE_DEVICES; peer++)
+    if (device->peers >> peer & 1u) (void)rp_device_memory_add_peer(device->memory, peer);
+  return RP_OK;
+}
+
+/* Acts. */
+static void open_device(struct rp__device *device) {
+  char reason[200] = "";
+  struct rp_guard *guard = NULL;
+  rp__gate_act();
+  rp_agent_unlock();
+  rp_status opened = open_memory(device, reason, sizeof reason);
+  (void)rp_agent_lock();
+  rp_status status = opened == RP_OK ? create_guard(device, &guard) : opened;
+  rp__gate_acted();
+  device->guard = guard;
+  if (opened != RP_OK)
+    rp__refuse(device, "no_virtual_memory: %s", reason[0] ? reason : rp_status_text(opened));
+  else if (status != RP_OK)
+    rp__refuse(device, "guard_failed: the guard could not be made: %s", rp_status_text(status));
+}
+
+struct rp__device *rp__device_get(int ordinal) {
+  if (ordinal < 0 || ordinal >= RP_ENFORCE_DEVICES || rp__enforce.refused[0]) return NULL;
+  struct rp__device *device = &rp__enforce.devices[ordinal];
+  if (!device->tried) {
+    device->tried = true;
+    device->ordinal = ordinal;
+    if (rp__enforce.shadow)
+      (void)create_guard(device, &device->guard);
+    else
+      open_device(device);
+  }
+  return device->guard ? device : NULL;
+}
+
+struct rp__device *rp__device_of(uint64_t address) {
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++) {
+    struct rp__device *device = &rp__enforce.devices[i];
+    if (device->guard && rp_guard_owns(device->guard, address, NULL, NULL, NULL)) return device;
+  }
+  return NULL;
+}
+
+/* ---- life ---- */
+
+static const struct rp_agent_listener listener = {
+    .seen = rp__seen, .memory = rp__other_memory, .ungated_receive = rp__ungated_receive};
+
+rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard_plan *plan,
+                           const char *plan_problem) {
+  const char *unguarded = getenv("RECVPOOL_TEST_UNGUARDED");
+  rp__enforce.config = *config;
+  rp__enforce.plan = plan;
+  rp__enforce.shadow = config->mode != RP_MODE_ENFORCE;
+  rp__enforce.unguarded = unguarded && strcmp(unguarded, "1") == 0;
+  rp__enforce.order = rp_ordering();
+  if (!rp__enforce.order) return RP_ERROR_NO_MEMORY;
+  if (!rp__enforce.shadow && plan_problem && plan_problem[0]) rp__refuse(NULL, "%s", plan_problem);
+  rp_agent_set_listener(&listener);
+  atomic_store_explicit(&rp_enforce_on_value, !rp__enforce.shadow && !rp__enforce.refused[0],
+                        memory_order_release);
+  return RP_OK;
+}

@@ -1,0 +1,207 @@
+/* Waiting for work of the device without holding anything up, and making streams wait for each other. The
+ * order is told with events of its own numbers: told before the mark is made, so that nothing told in between
+ * counts as done. */
+#include "agent/enforce_internal.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "agent/agent.h"
+#include "agent/ordering.h"
+#include "agent/state.h"
+
+#define FIRST_PAUSE_NS 50000u
+#define LONGEST_PAUSE_NS 1000000u
+/* No address of the driver's. */
+#define EVENT_NUMBERS UINT64_C(0x7263707600000000)
+
+static _Atomic uint64_t events_made;
+
+static uint64_t new_event(void) {
+  return EVENT_NUMBERS + atomic_fetch_add_explicit(&events_made, 1, memory_order_relaxed);
+}
+
+/* ---- what is known ---- */
+
+static bool done(const struct rp__idle *idle, rp_order_token token) {
+  if (token == RP_ORDER_TOKEN_UNKNOWN) return false;
+  for (size_t i = 0; i < idle->count; i++)
+    if (idle->done[i] == token) return true;
+  return false;
+}
+
+bool rp__idle_known(const struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count) {
+  if (idle->everything && idle->activity == rp__activity()) return true;
+  for (size_t i = 0; i < count; i++)
+    if (!done(idle, gaps[i].token)) return false;
+  return true;
+}
+
+static void note_done(struct rp__idle *idle, rp_order_token token) {
+  size_t places = sizeof idle->done / sizeof idle->done[0];
+  idle->done[idle->count % places] = token;
+  if (idle->count < places) idle->count++;
+}
+
+/* ---- marks ---- */
+
+/* The stream whose mark stands for the gap's; 0: none does. The legacy stream is behind all blocking ones of
+ * its context, so behind the default streams of other threads. */
+static uint64_t stream_of_mark(const struct rp_order_gap *gap) {
+  if (gap->fix == RP_ORDER_FIX_WAIT) return gap->stream;
+  bool other_thread = gap->fix == RP_ORDER_FIX_CONTEXT && gap->stream == RP_ORDER_STREAM_PER_THREAD;
+  return other_thread ? RP_ORDER_STREAM_LEGACY : RP_ORDER_STREAM_UNKNOWN;
+}
+
+static struct rp_order_site site_of(const struct rp_order_gap *gap, uint64_t stream) {
+  return (struct rp_order_site){.context = gap->context, .stream = stream, .thread = rp_ordering_thread()};
+}
+
+/* Outside of the lock. 0 where the order cannot be told: then it makes none. */
+static rp_order_call begin(enum rp_order_kind kind, const struct rp_order_site *site, uint64_t object) {
+  if (!rp_agent_lock()) return 0;
+  rp_order_call call = rp_order_begin(rp__enforce.order, kind, site, object);
+  rp_agent_unlock();
+  return call;
+}
+
+static void end(rp_order_call call, bool succeeded) {
+  if (!rp_agent_lock()) return;
+  if (succeeded)
+    rp_order_end(rp__enforce.order, call);
+  else
+    rp_order_cancel(rp__enforce.order, call);
+  rp_agent_unlock();
+}
+
+static void tell_done(uint64_t event, bool complete) {
+  if (!rp_agent_lock()) return;
+  if (complete) rp_order_sync_event(rp__enforce.order, rp_ordering_thread(), event);
+  rp_order_event_destroy(rp__enforce.order, event);
+  rp_agent_unlock();
+}
+
+struct mark {
+  uint64_t mark, event;
+  rp_order_token token;
+};
+
+static rp_status make_mark(const struct rp_order_gap *gap, struct mark *out) {
+  uint64_t stream = stream_of_mark(gap);
+  struct rp_order_site site = site_of(gap, stream);
+  out->event = new_event();
+  out->token = gap->token;
+  rp_order_call record = begin(RP_ORDER_RECORD, &site, out->event);
+  rp_status status = rp_device_mark(gap->context, stream, &out->mark);
+  end(record, status == RP_OK);
+  if (status != RP_OK) tell_done(out->event, false);
+  return status;
+}
+
+void rp__pause(uint64_t nanoseconds) {
+  struct timespec pause = {.tv_sec = 0, .tv_nsec = (long)nanoseconds};
+  (void)nanosleep(&pause, NULL);
+}
+
+static rp_status wait_for_mark(struct mark *mark, uint64_t until_ns) {
+  uint64_t pause_ns = FIRST_PAUSE_NS;
+  rp_status status;
+  while ((status = rp_device_mark_query(mark->mark)) == RP_ERROR_BUSY && rp_now_ns() < until_ns) {
+    rp__pause(pause_ns);
+    if (pause_ns < LONGEST_PAUSE_NS) pause_ns *= 2;
+  }
+  return status;
+}
+
+static rp_status wait_for_marks(struct rp__idle *idle, struct mark *marks, size_t count, uint64_t until_ns) {
+  rp_status status = RP_OK;
+  for (size_t i = 0; i < count; i++) {
+    if (status == RP_OK) status = wait_for_mark(&marks[i], until_ns);
+    if (status == RP_OK) note_done(idle, marks[i].token);
+    rp_device_mark_drop(marks[i].mark);
+    tell_done(marks[i].event, status == RP_OK);
+  }
+  return status;
+}
+
+/* ---- whole contexts ---- */
+
+static uint64_t activity_now(void) {
+  if (!rp_agent_lock()) return UINT64_MAX;
+  uint64_t now = rp__activity();
+  rp_agent_unlock();
+  return now;
+}
+
+/* Blocks as cudaFree does. */
+static rp_status wait_for_context(struct rp__idle *idle, uint64_t context) {
+  if (context == 0) context = rp_device_current_context();
+  const struct rp_order_site site = {.context = context, .thread = rp_ordering_thread()};
+  uint64_t before = activity_now();
+  rp_order_call call = begin(RP_ORDER_SYNC_CONTEXT, &site, 0);
+  rp_status status = rp_device_synchronize(context);
+  end(call, status == RP_OK);
+  if (status != RP_OK) return status;
+  idle->everything = true;
+  idle->activity = before;
+  return RP_OK;
+}
+
+/* Makes the mark that tells when the gap is closed, or waits for all of the gap's context. */
+static rp_status close_gap(struct rp__idle *idle, const struct rp_order_gap *gap, struct mark *mark,
+                           bool may_block, bool *marked) {
+  rp_status status = RP_ERROR_UNAVAILABLE;
+  *marked = false;
+  if (!rp__waits_for_host(gap) && !idle->host_only) status = make_mark(gap, mark);
+  *marked = status == RP_OK;
+  return !*marked && may_block ? wait_for_context(idle, gap->context) : status;
+}
+
+rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
+                        uint64_t until_ns, bool may_block) {
+  struct mark marks[RP_GUARD_ACTION_WAITS];
+  size_t made = 0;
+  rp_status status = RP_OK;
+  uint8_t busy = rp_thread.busy;
+  rp_thread.busy = 1;
+  for (size_t i = 0; i < count && status == RP_OK; i++) {
+    bool marked = false;
+    if (!done(idle, gaps[i].token)) status = close_gap(idle, &gaps[i], &marks[made], may_block, &marked);
+    if (marked) made++;
+  }
+  rp_status waited = wait_for_marks(idle, marks, made, status == RP_OK ? until_ns : 0);
+  rp_thread.busy = busy;
+  return status == RP_OK ? waited : status;
+}
+
+bool rp__waits_for_host(const struct rp_order_gap *gap) {
+  return stream_of_mark(gap) == RP_ORDER_STREAM_UNKNOWN;
+}
+
+/* ---- waits between streams ---- */
+
+/* With the lock, which is given up for the driver. */
+static rp_status insert_wait(const struct rp_order_site *site, const struct rp_order_gap *gap) {
+  struct rp_order *order = rp__enforce.order;
+  uint64_t before = stream_of_mark(gap), event = new_event(), unused;
+  struct rp_order_site at = site_of(gap, before);
+  rp_order_call record = rp_order_begin(order, RP_ORDER_RECORD, &at, event);
+  rp_agent_unlock();
+  rp_status status = rp_device_stream_wait(gap->context, before, site->stream, true, &unused);
+  (void)rp_agent_lock();
+  if (status == RP_OK) {
+    rp_order_end(order, record);
+    rp_order_event_wait(order, site, event);
+  } else {
+    rp_order_cancel(order, record);
+  }
+  rp_order_event_destroy(order, event);
+  return status;
+}
+
+rp_status rp__insert_waits(const struct rp_order_site *site, const struct rp_order_gap *gaps, size_t count) {
+  rp_status status = RP_OK;
+  for (size_t i = 0; i < count && status == RP_OK; i++)
+    if (stream_of_mark(&gaps[i]) != RP_ORDER_STREAM_UNKNOWN) status = insert_wait(site, &gaps[i]);
+  return status;
+}

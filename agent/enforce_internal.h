@@ -1,0 +1,133 @@
+/** @file enforce_internal.h
+ * Shared by enforce*.c only: the guards, the gate, and asking a guard.
+ */
+#ifndef RP_AGENT_ENFORCE_INTERNAL_H
+#define RP_AGENT_ENFORCE_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/enforce.h"
+#include "cupti/device_memory.h"
+#include "pool/guard.h"
+
+/** One device. All fields under the core lock, but none changes once `guard` is set; the guard itself belongs
+ * to who acts while somebody does. */
+struct rp__device {
+  int ordinal;
+  struct rp_guard *guard;          /**< NULL: none yet, or refused */
+  struct rp_device_memory *memory; /**< NULL in observe mode */
+  struct rp_backend driver;        /**< of `memory`; called without the lock */
+  uint64_t context;                /**< that the buffers belong to; written while acting */
+  bool tried;
+  bool planned;      /**< the guard has a plan */
+  uint32_t peers;    /**< bits: devices that may read this one's memory */
+  char refused[256]; /**< why not, "word: sentence" */
+};
+
+/** What is known from the start on; constant afterwards. */
+struct rp__enforce {
+  struct rp_config config;
+  const struct rp_guard_plan *plan;
+  struct rp_order *order;
+  bool shadow, unguarded;
+  char refused[256]; /**< the whole process; set at the start */
+  struct rp__device devices[RP_ENFORCE_DEVICES];
+};
+extern struct rp__enforce rp__enforce;
+
+/** Under the core lock, from callbacks too; see struct rp_agent_listener. */
+void rp__seen(const struct rp_work *work);
+void rp__other_memory(uint64_t address, uint64_t bytes, int device);
+void rp__ungated_receive(uint64_t address);
+
+/* ---- the gate ---- */
+
+/** Takes the core lock, and waits until nobody acts. False: this thread is inside the lock already, and can
+ * do nothing here. Carries out what was asked for meanwhile. */
+bool rp__gate_enter(void);
+/** The same, for no longer than that. */
+bool rp__gate_enter_within(uint64_t nanoseconds);
+/** Gives the lock back. Ends the process where the policy has asked for it. Not from callbacks. */
+void rp__gate_leave(void);
+/** From inside the gate: this thread acts. It keeps the core lock, gives it up around each call of the driver
+ * (rp_agent_unlock, rp_agent_lock) and leaves the guards and the order alone until it has it again. */
+void rp__gate_act(void);
+/** Acts no more; what came meanwhile is told to the guards. */
+void rp__gate_acted(void);
+/** Under the lock: somebody acts. */
+bool rp__gate_acting(void);
+/** Under the lock: the driver gave the range to the program by itself. The guards are told, at once or when
+ * nobody acts. */
+void rp__gate_address_reused(uint64_t address, uint64_t bytes);
+/** Asks for the end of the process, at the next rp__gate_leave. */
+void rp__gate_want_abort(void);
+
+/* ---- devices: inside the gate ---- */
+
+/** The device's memory for its guard: gives the lock up around each call of the driver. */
+void rp__backend(struct rp__device *device, struct rp_backend *out);
+
+/** The plan, as long as it can be followed, else NULL. */
+const struct rp_guard_plan *rp__plan(void);
+/** Device with its guard, made if it is the first time (acts); NULL: none, or refused. */
+struct rp__device *rp__device_get(int ordinal);
+/** The device whose guard has a buffer at `address`, else NULL. */
+struct rp__device *rp__device_of(uint64_t address);
+/** Notes why a device, or with NULL the process, does not enforce. Kept: the first reason. */
+void rp__refuse(struct rp__device *device, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- asking a guard ---- */
+
+/** A receive, an access or a flag: how it is prepared and committed. */
+struct rp__question {
+  rp_status (*prepare)(struct rp_guard *guard, void *what, struct rp_guard_action *action);
+  rp_status (*commit)(struct rp_guard *guard, void *what, const struct rp_guard_action *action);
+  void *what;
+  struct rp_order_site site; /**< of the call that is about to be made */
+};
+/** Inside the gate, which may be opened and entered again meanwhile: does all that has to be done before the
+ * call. False: the call must not be made, and a warning says why. */
+bool rp__ask(struct rp__device *device, const struct rp__question *question);
+
+/** Inside the gate, as rp__ask: for every buffer of all devices in the access's range. Sets `hit` if there is
+ * one. */
+bool rp__ask_access(const struct rp_guard_access *access, bool *hit);
+
+/** Inside the gate, after the call at `site`: strict mode's part, see rp_guard_strict_prepare. */
+void rp__strict(const struct rp_order_site *site);
+
+/** Under the lock: something was launched that the guards know of. */
+void rp__note_activity(void);
+uint64_t rp__activity(void);
+
+/** Under the lock: this thread has been told to go on with a call, and has made it (or given it up). */
+void rp__flight_begin(void);
+void rp__flight_end(void);
+/** Under the lock: another thread is between the two. */
+bool rp__others_in_flight(void);
+
+/** What is not known to be idle yet. */
+struct rp__idle {
+  rp_order_token done[4 * RP_GUARD_ACTION_WAITS]; /**< accesses that are complete */
+  size_t count;
+  bool host_only;    /**< the driver takes no waits between streams */
+  unsigned refusals; /**< of the driver, so far */
+  bool everything;   /**< the device was done with everything when `activity` was that */
+  uint64_t activity;
+};
+/** Under the lock: are all of them complete? */
+bool rp__idle_known(const struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count);
+/** Outside of the gate: waits for them, until then. `may_block`: where only that would tell, for the whole
+ * context, however long it takes. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE: nothing can tell. */
+rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
+                        uint64_t until_ns, bool may_block);
+/** Whether only a wait of the host closes the gap. */
+bool rp__waits_for_host(const struct rp_order_gap *gap);
+/** Sleeps. */
+void rp__pause(uint64_t nanoseconds);
+/** While acting, with the lock: lets the site's stream wait for the gaps, and tells the order. */
+rp_status rp__insert_waits(const struct rp_order_site *site, const struct rp_order_gap *gaps, size_t count);
+
+#endif

@@ -1,0 +1,190 @@
+/* Receives and sends: asked about before the call, told of when NCCL has launched them, which for those of a
+ * group is when its outermost end has succeeded. Owns the lists of the open groups. */
+#include "agent/enforce.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "agent/agent.h"
+#include "agent/enforce_internal.h"
+#include "agent/ordering.h"
+#include "agent/state.h"
+
+#define TRANSFERS_PER_BLOCK 16
+
+/* A block of the transfers of an open group, latest block first. */
+struct rp_enforce_group {
+  struct rp_enforce_group *before;
+  size_t count;
+  struct rp_enforce_transfer transfers[TRANSFERS_PER_BLOCK];
+};
+
+static _Atomic uint64_t groups_made;
+
+/* ---- asking ---- */
+
+static struct rp_guard_receive receive_of(const struct rp_enforce_transfer *transfer, uint64_t group) {
+  return (struct rp_guard_receive){.address = transfer->address,
+                                   .bytes = transfer->bytes,
+                                   .comm = transfer->comm,
+                                   .peer = transfer->peer,
+                                   .site = transfer->site,
+                                   .seq = transfer->seq,
+                                   .time_ns = transfer->time_ns,
+                                   .group = group};
+}
+
+static struct rp_guard_access access_of(const struct rp_enforce_transfer *transfer, uint64_t group) {
+  return (struct rp_guard_access){.address = transfer->address,
+                                  .bytes = transfer->bytes,
+                                  .mode = transfer->mode,
+                                  .kind = RP_EVENT_SEND,
+                                  .site = transfer->site,
+                                  .seq = transfer->seq,
+                                  .time_ns = transfer->time_ns,
+                                  .group = group};
+}
+
+struct asked_receive {
+  struct rp_guard_receive receive;
+  bool found;
+};
+
+static rp_status prepare_receive(struct rp_guard *guard, void *what, struct rp_guard_action *action) {
+  struct asked_receive *asked = what;
+  rp_status status = rp_guard_receive_prepare(guard, &asked->receive, action);
+  asked->found = status != RP_ERROR_NOT_FOUND;
+  return status;
+}
+
+static rp_status commit_receive(struct rp_guard *guard, void *what, const struct rp_guard_action *action) {
+  return rp_guard_receive_commit(guard, &((struct asked_receive *)what)->receive, action);
+}
+
+static bool ask_receive(struct rp_enforce_transfer *transfer) {
+  struct asked_receive asked = {.receive = receive_of(transfer, rp_thread.group)};
+  const struct rp__question question = {
+      .prepare = prepare_receive, .commit = commit_receive, .what = &asked, .site = transfer->site};
+  for (int i = 0; i < RP_ENFORCE_DEVICES && !transfer->hit; i++) {
+    if (!rp__enforce.devices[i].guard) continue;
+    if (!rp__ask(&rp__enforce.devices[i], &question)) return false;
+    transfer->hit = asked.found;
+  }
+  return true;
+}
+
+static void note_send(const struct rp_enforce_transfer *transfer) {
+  if (transfer->peer < 0) return;
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
+    if (rp__enforce.devices[i].guard)
+      rp_guard_send(rp__enforce.devices[i].guard, transfer->comm, transfer->peer);
+}
+
+bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
+  transfer->hit = false;
+  if (!rp__gate_enter()) return true;
+  bool allowed;
+  if (transfer->receive) {
+    allowed = ask_receive(transfer);
+  } else {
+    note_send(transfer);
+    const struct rp_guard_access access = access_of(transfer, rp_thread.group);
+    allowed = rp__ask_access(&access, &transfer->hit);
+  }
+  if (allowed && transfer->hit) rp__flight_begin();
+  rp__gate_leave();
+  return allowed;
+}
+
+/* ---- launched ---- */
+
+/* Inside the gate. */
+static void tell_launched(const struct rp_enforce_transfer *transfer, uint64_t group) {
+  rp__note_activity();
+  if (transfer->receive) {
+    const struct rp_guard_receive receive = receive_of(transfer, group);
+    for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
+      if (rp__enforce.devices[i].guard) rp_guard_receive_launched(rp__enforce.devices[i].guard, &receive);
+    return;
+  }
+  const struct rp_guard_access access = access_of(transfer, group);
+  rp_order_token token = rp_ordering_access(&transfer->site);
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
+    if (rp__enforce.devices[i].guard) rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
+}
+
+/* False: no memory. The buffer's order stays unknown then, which is safe. */
+static bool remember(const struct rp_enforce_transfer *transfer) {
+  struct rp_enforce_group *block = rp_thread.transfers;
+  if (!block || block->count == TRANSFERS_PER_BLOCK) {
+    block = malloc(sizeof *block);
+    if (!block) return false;
+    block->before = rp_thread.transfers;
+    block->count = 0;
+    rp_thread.transfers = block;
+  }
+  block->transfers[block->count++] = *transfer;
+  return true;
+}
+
+void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, bool succeeded) {
+  if (!transfer->hit) return;
+  if (succeeded && rp_thread.group && remember(transfer)) return;
+  if (!rp__gate_enter()) return;
+  rp__flight_end();
+  if (succeeded && !rp_thread.group) tell_launched(transfer, 0);
+  rp__gate_leave();
+}
+
+/* ---- groups ---- */
+
+void rp_enforce_group_begin(void) {
+  rp_thread.group = 1 + atomic_fetch_add_explicit(&groups_made, 1, memory_order_relaxed);
+}
+
+/* The blocks in the order in which they were made. */
+static struct rp_enforce_group *reversed(struct rp_enforce_group *last) {
+  struct rp_enforce_group *first = NULL;
+  while (last) {
+    struct rp_enforce_group *before = last->before;
+    last->before = first;
+    first = last;
+    last = before;
+  }
+  return first;
+}
+
+void rp_enforce_group_end(bool succeeded) {
+  struct rp_enforce_group *block = reversed(rp_thread.transfers);
+  uint64_t group = rp_thread.group;
+  rp_thread.transfers = NULL;
+  rp_thread.group = 0;
+  if (!block) return;
+  bool inside = rp__gate_enter();
+  while (block) {
+    struct rp_enforce_group *next = block->before;
+    for (size_t i = 0; inside && i < block->count; i++) {
+      rp__flight_end();
+      if (succeeded) tell_launched(&block->transfers[i], group);
+    }
+    free(block);
+    block = next;
+  }
+  if (inside) rp__gate_leave();
+}
+
+/* ---- surprises ---- */
+
+void rp_enforce_interrupt(void) {
+  const struct rp_pool_site site = {.kind = RP_EVENT_COMM_DESTROY};
+  if (!rp__gate_enter()) return;
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
+    if (rp__enforce.devices[i].guard) rp_guard_interrupt(rp__enforce.devices[i].guard, &site);
+  rp__gate_leave();
+}
+
+/* Under the lock. */
+void rp__ungated_receive(uint64_t address) {
+  bool ours = rp__gate_acting() || rp__device_of(address);
+  if (ours && !rp__enforce.shadow) rp_enforce_request_fallback(RP_POOL_FIRST_TOUCH);
+}

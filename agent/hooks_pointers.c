@@ -1,0 +1,129 @@
+/* Questions about addresses, and ways in which memory leaves the process. What the program asks about memory
+ * of ours is answered as for memory of the driver's own: a buffer without memory behind it is answered for by
+ * one that has some, and the reservation and the mapping below a buffer do not show. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/abi.h"
+#include "agent/agent.h"
+#include "agent/enforce.h"
+#include "agent/hooks.h"
+#include "agent/state.h"
+
+/* Allocation calls of NCCL and of the agent are none of the program's. Ended by rp_call_end. */
+static bool begin(void) {
+  (void)rp_call_begin(RP_CALL_ALLOC);
+  return rp_enforce_on() && rp_call_is_programs(RP_CALL_ALLOC);
+}
+
+/* Whether `address` is in a buffer of ours; its memory is there afterwards if no other buffer's is. */
+static bool find(bool asks, uint64_t address, struct rp_enforce_buffer *out) {
+  if (!asks || !address || !rp_enforce_find(address, out)) return false;
+  if (!out->backed && !out->sibling) rp_enforce_touch(address);
+  return true;
+}
+
+/* An address that the driver knows as memory, and says the same about. */
+static uint64_t ask_about(const struct rp_enforce_buffer *buffer, uint64_t address) {
+  return !buffer->backed && buffer->sibling ? buffer->sibling : address;
+}
+
+/* ---- the runtime's question ---- */
+
+RP_HOOK(int, cudaPointerGetAttributes, (struct rp_abi_pointer * out, const void *address)) {
+  struct rp_enforce_buffer buffer;
+  bool ours = find(begin(), (uint64_t)(uintptr_t)address, &buffer);
+  uint64_t about = ours ? ask_about(&buffer, (uint64_t)(uintptr_t)address) : (uint64_t)(uintptr_t)address;
+  int result = real_cudaPointerGetAttributes(out, (const void *)(uintptr_t)about);
+  if (ours && out && result == RP_ABI_SUCCESS) out->device_pointer = (void *)(uintptr_t)address;
+  rp_call_end(RP_CALL_ALLOC);
+  return result;
+}
+
+/* ---- the driver's questions ---- */
+
+/* Our own numbers over the driver's. What tells regions apart must not be that of the sibling. */
+static void correct(unsigned attribute, uint64_t address, const struct rp_enforce_buffer *buffer,
+                    void *data) {
+  uint64_t *word = data;
+  switch (attribute) {
+  case RP_ABI_POINTER_CONTEXT:
+    *word = buffer->context;
+    break;
+  case RP_ABI_POINTER_DEVICE_POINTER:
+    *word = address;
+    break;
+  case RP_ABI_POINTER_RANGE_START:
+    *word = buffer->begin;
+    break;
+  case RP_ABI_POINTER_RANGE_SIZE:
+    *word = buffer->bytes;
+    break;
+  case RP_ABI_POINTER_MAPPING_BASE:
+    *word = buffer->begin;
+    break;
+  case RP_ABI_POINTER_BUFFER_ID:
+  case RP_ABI_POINTER_BLOCK_ID:
+    if (!buffer->backed) *word = UINT64_C(1) << 62 | buffer->begin;
+    break;
+  default:
+    break;
+  }
+}
+
+RP_HOOK(int, cuPointerGetAttribute, (void *data, unsigned attribute, uint64_t address)) {
+  struct rp_enforce_buffer buffer;
+  bool ours = find(begin(), address, &buffer);
+  int result = real_cuPointerGetAttribute(data, attribute, ours ? ask_about(&buffer, address) : address);
+  if (ours && result == RP_ABI_SUCCESS) correct(attribute, address, &buffer, data);
+  rp_call_end(RP_CALL_ALLOC);
+  return result;
+}
+
+RP_HOOK(int, cuPointerGetAttributes, (unsigned count, unsigned *attributes, void **data, uint64_t address)) {
+  struct rp_enforce_buffer buffer;
+  bool ours = find(begin(), address, &buffer);
+  int result =
+      real_cuPointerGetAttributes(count, attributes, data, ours ? ask_about(&buffer, address) : address);
+  for (unsigned i = 0; ours && result == RP_ABI_SUCCESS && i < count; i++)
+    correct(attributes[i], address, &buffer, data[i]);
+  rp_call_end(RP_CALL_ALLOC);
+  return result;
+}
+
+RP_HOOK(int, cuMemGetAddressRange_v2, (uint64_t * base, size_t *bytes, uint64_t address)) {
+  struct rp_enforce_buffer buffer;
+  bool ours = find(begin(), address, &buffer);
+  int result = real_cuMemGetAddressRange_v2(base, bytes, ours ? ask_about(&buffer, address) : address);
+  if (ours && result == RP_ABI_SUCCESS && base) *base = buffer.begin;
+  if (ours && result == RP_ABI_SUCCESS && bytes) *bytes = buffer.bytes;
+  rp_call_end(RP_CALL_ALLOC);
+  return result;
+}
+
+/* ---- ways out ---- */
+
+/* Told before the call: from then on the buffer keeps its memory for itself, whatever the driver answers. */
+#define EXPORT(name, parameters, arguments, address, bytes)                                                  \
+  RP_HOOK(int, name, parameters) {                                                                           \
+    int result = RP_ABI_OUT_OF_MEMORY;                                                                       \
+    if (!begin() || rp_enforce_flag((uint64_t)(uintptr_t)(address), (bytes), RP_POOL_FLAG_ESCAPED, 0))       \
+      result = real_##name arguments;                                                                        \
+    rp_call_end(RP_CALL_ALLOC);                                                                              \
+    return result;                                                                                           \
+  }
+
+EXPORT(cudaIpcGetMemHandle, (void *handle, void *address), (handle, address), address, 1)
+EXPORT(cuIpcGetMemHandle, (void *handle, uint64_t address), (handle, address), address, 1)
+EXPORT(cuMemRetainAllocationHandle, (uint64_t * handle, void *address), (handle, address), address, 1)
+EXPORT(cuMemGetHandleForAddressRange,
+       (void *handle, uint64_t address, size_t bytes, int type, unsigned long long flags),
+       (handle, address, bytes, type, flags), address, bytes)
+
+const struct rp_hook rp_hooks_pointers[] = {
+    RP_HOOK_ENTRY(cudaPointerGetAttributes),    RP_HOOK_ENTRY(cuPointerGetAttribute),
+    RP_HOOK_ENTRY(cuPointerGetAttributes),      RP_HOOK_ENTRY(cuMemGetAddressRange_v2),
+    RP_HOOK_ENTRY(cudaIpcGetMemHandle),         RP_HOOK_ENTRY(cuIpcGetMemHandle),
+    RP_HOOK_ENTRY(cuMemRetainAllocationHandle), RP_HOOK_ENTRY(cuMemGetHandleForAddressRange),
+};
+const size_t rp_hooks_pointers_count = sizeof rp_hooks_pointers / sizeof rp_hooks_pointers[0];

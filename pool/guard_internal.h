@@ -1,0 +1,290 @@
+/** @file guard_internal.h
+ * What the files of the guard share:
+ *
+ *   guard.c           life, memory, looking addresses up, the watch sink, double frees
+ *   guard_shadow.c    the backend of memory that does not exist
+ *   guard_learn.c     evidence of release: what reads a buffer, and when that has all been launched
+ *   guard_plan.c      where a planned receive goes, and what the plan says of the tenant before it
+ *   guard_receive.c   receives: prepare, commit, launched
+ *   guard_access.c    accesses, graph launches, the pending queue, flags, strict mode
+ *   guard_boundary.c  steps, and what is done between them
+ *   guard_activate.c  auto mode: which buffers begin to share which slots
+ *   guard_report.c    copying out
+ *   guard_check.c     invariants
+ */
+#ifndef RP_POOL_GUARD_INTERNAL_H
+#define RP_POOL_GUARD_INTERNAL_H
+
+#include "pool/guard.h"
+
+/** Different (function, kind) pairs told apart in one lifetime; the last place takes all others together. */
+#define RP__GUARD_KEYS 12
+/** Peers with a size told apart; the one that was used longest ago makes room. */
+#define RP__GUARD_SOURCES 256
+/** Peers that sends are counted of. */
+#define RP__GUARD_PEERS 256
+/** Freed buffers remembered for the sake of double frees. */
+#define RP__GUARD_FREED 1024
+/** Accesses remembered while somebody acts. */
+#define RP__GUARD_PENDING 4096
+/** Classes that sizes without a list of receives may turn into, one per peer. */
+#define RP__GUARD_RINGS 64
+
+/** How often each (function, kind) touched a buffer. */
+struct rp__access_set {
+  uint64_t key[RP__GUARD_KEYS];
+  uint32_t count[RP__GUARD_KEYS];
+  uint32_t used, total;
+};
+
+/** What the tracker said of a buffer. */
+struct rp__guard_place {
+  uint64_t label;
+  int32_t stage;
+  uint32_t direction, microbatch;
+  bool known;
+};
+
+/** A buffer of the pool, under the pool's id. */
+struct rp__guard_buffer {
+  uint64_t address, bytes;
+  uint64_t birth; /**< never used twice, though the id is */
+  bool in_use, watched;
+  /* The current lifetime: from its last receive on. */
+  uint64_t receives; /**< so far; 0: it is no receive buffer as far as is known */
+  uint64_t step;     /**< of the last receive */
+  uint64_t receive_bytes, comm;
+  int32_t peer;
+  uint32_t microbatch;        /**< counted within its source and step */
+  uint32_t waiting;           /**< the receive and grouped accesses that are committed and not launched yet */
+  bool partial;               /**< receives land in parts of it */
+  bool broken;                /**< the lifetime was broken off: it teaches nothing */
+  bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
+  uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
+  uint64_t post_before, last_before; /**< of the lifetime before */
+  uint64_t serial;                   /**< of the last change of the frontier */
+  struct rp_order_frontier frontier; /**< accesses of this lifetime, the receive among them */
+  struct rp_pool_site received;      /**< the last receive */
+  struct rp__access_set now;         /**< of this lifetime */
+  struct rp__access_set learned;     /**< needed for release */
+  uint32_t lifetimes;                /**< that `learned` comes from */
+  uint32_t item, needed;             /**< plan: item of the list or RP_POOL_NONE; accesses it counts or 0 */
+  struct rp__guard_place place;
+};
+
+/** Receives of one size from one peer. */
+struct rp__guard_source {
+  uint64_t comm, bytes, step;
+  int32_t peer;
+  uint32_t received;  /**< in step `step` */
+  uint32_t plan_peer; /**< the plan's number for the peer, or RP_POOL_NONE */
+  uint32_t ring;      /**< class that all of its receives go to in turn, or RP_POOL_NONE */
+};
+
+/** When a peer was sent to. */
+struct rp__guard_peer {
+  uint64_t comm;
+  int32_t peer;
+  uint64_t step, step_before; /**< the last two steps with a send, plus one; 0 = none */
+};
+
+/** What the guard knows of a class of the pool. */
+struct rp__guard_class {
+  uint32_t pool_class; /**< RP_POOL_NONE: not made */
+  uint64_t label, receive_bytes;
+  int32_t stage, peer;
+  uint32_t direction, slots, buffers, depth, slack;
+  /* Plan. */
+  bool ring;       /**< the n-th receive of a step has slot n mod K */
+  bool any_number; /**< more buffers than the plan counts are no surprise */
+  uint32_t needed; /**< accesses that the plan counts of each of its receives; 0 = not known */
+  uint64_t step;   /**< of the count below */
+  uint32_t received;
+};
+
+struct rp__guard_plan {
+  bool given, usable;
+  bool departed;                     /**< in this step, from the list */
+  const char *problem;               /**< why it cannot be used, or NULL */
+  struct rp__guard_class *templates; /**< [template_count] of the plan, without pool_class if no list */
+  uint32_t template_count;
+  struct rp_guard_planned_receive *items;
+  size_t item_count, position; /**< of the next receive in this step */
+  uint32_t *ring_of;           /**< [peer_count] class of a planned peer, or RP_POOL_NONE */
+  uint32_t peer_count;
+};
+
+struct rp__guard_freed {
+  uint64_t address;
+  uint32_t buffer;
+  struct rp_pool_site received;
+};
+
+struct rp__guard_pending {
+  struct rp_guard_access access;
+  rp_order_token token;
+};
+
+/** A buffer, as long as it is the one that was meant. */
+struct rp__guard_entry {
+  uint32_t id;
+  uint64_t birth;
+};
+
+/** Growable list of them. */
+struct rp__guard_list {
+  struct rp__guard_entry *at;
+  size_t count, capacity;
+  bool lost; /**< no memory for one of them */
+};
+
+/** What waits for the next boundary; bits. */
+#define RP__GUARD_DUE_QUIESCENT 1u
+#define RP__GUARD_DUE_ACTIVATE 2u
+
+struct rp_guard {
+  struct rp_guard_options options;
+  struct rp_backend null_backend; /**< of a shadow */
+  uint64_t shadow_address, shadow_granularity, shadow_handles;
+  struct rp_order *order;
+  struct rp_pool *pool;
+  struct rp_guard_sink sink;
+  struct rp__guard_plan plan;
+
+  struct rp__guard_buffer *buffers;       /**< by id of the pool */
+  uint32_t buffer_count, buffer_capacity; /**< ids ever in use; room */
+  uint64_t births;
+  struct rp__guard_class *classes;
+  uint32_t class_count;
+  struct rp__guard_source sources[RP__GUARD_SOURCES];
+  uint32_t source_count;
+  struct rp__guard_peer peers[RP__GUARD_PEERS];
+  uint32_t peer_count;
+  uint32_t graph_buffers; /**< buffers that a graph may hold: an upper bound */
+
+  uint64_t clock;   /**< of receives and accesses, in host order */
+  uint64_t serial;  /**< of changes of frontiers */
+  uint64_t context; /**< the one seen */
+  bool contexts;    /**< and another one */
+
+  /* Steps. */
+  uint64_t step;
+  struct rp__guard_list received, received_before; /**< in the order of their receives; of the step before */
+  uint64_t pattern;                                /**< of the last step */
+  uint32_t stable;                                 /**< how many steps in a row had it */
+  uint64_t decided;                                /**< pattern that was decided on last; 0 = none */
+  uint32_t due;
+  bool postponed;      /**< a broken step could not be cleaned up: refuse once */
+  uint64_t retry_step; /**< what could not be done is not tried before this step */
+  uint32_t retry_distance;
+  struct rp__guard_list unready; /**< slack_auto */
+
+  bool off; /**< never activate again */
+  bool abort_pending;
+  const char *idle_word, *idle_text;
+
+  struct rp__guard_freed freed[RP__GUARD_FREED];
+  size_t freed_count; /**< ever; the newest are kept */
+  struct rp__guard_pending *pending;
+  size_t pending_count;
+  bool pending_overflow;
+  bool strict_pending;
+
+  /* Counters for the report. */
+  uint64_t activated_step, activated_ns, activation_duration_ns, activations, postponements;
+  uint64_t receives_waited, wait_ns, double_frees, freed_forgotten, pending_dropped, evidence_merged;
+  uint64_t partial_receives, unowned_receives, boundary_failures, concealed;
+  uint32_t slack_found;
+  bool any_departed;
+};
+
+/* guard.c */
+
+/** Buffer that the range names first, and its id; RP_ERROR_NOT_FOUND. bytes 0: one pointer. */
+rp_status rp__guard_find(const struct rp_guard *guard, uint64_t address, uint64_t bytes, uint32_t *id);
+/** The buffer of an entry, or NULL. */
+struct rp__guard_buffer *rp__guard_entry(const struct rp_guard *guard, const struct rp__guard_entry *entry);
+void rp__guard_list_add(const struct rp_guard *guard, struct rp__guard_list *list, uint32_t id);
+void rp__guard_watch(struct rp_guard *guard, uint32_t id);
+void rp__guard_unwatch(struct rp_guard *guard, uint32_t id);
+/** Where the buffer ends for those who look addresses up. */
+uint64_t rp__guard_end(const struct rp_guard *guard, uint32_t id);
+/** Microbatch that a message in the buffer is called by. */
+uint32_t rp__guard_microbatch(const struct rp__guard_buffer *buffer);
+/** A call as one side of a conflict with the buffer. */
+struct rp_pool_site rp__guard_site(const struct rp_guard *guard, uint32_t microbatch, uint32_t kind,
+                                   uint64_t seq, uint64_t stream, uint64_t function);
+/** Takes note of the context of a call. */
+void rp__guard_context(struct rp_guard *guard, uint64_t context);
+/** Adds to `action->idle` what has to be idle before the buffer may be remapped. */
+void rp__guard_idle(const struct rp_guard *guard, const struct rp__guard_buffer *buffer, uint64_t context,
+                    struct rp_guard_action *action);
+/** One gap of the idle list is of a kind that nobody can close. */
+bool rp__guard_idle_impossible(const struct rp_guard_action *action);
+void rp__guard_why_idle(struct rp_guard *guard, const char *word, const char *text);
+
+/* guard_shadow.c */
+
+void rp__guard_null_backend(struct rp_guard *guard);
+
+/* guard_learn.c */
+
+/** What tells accesses apart; never 0. */
+uint64_t rp__guard_key(const struct rp_guard_access *access);
+bool rp__guard_is_learned(const struct rp__guard_buffer *buffer, uint64_t key);
+/** The buffer's lifetime ends and teaches. */
+void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id);
+/** A launched access: order and evidence. */
+void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_access *access,
+                     rp_order_token token);
+void rp__guard_frontier_unknown(struct rp_guard *guard, struct rp__guard_buffer *buffer);
+
+/* guard_plan.c */
+
+rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan *plan);
+void rp__guard_plan_fini(struct rp_guard *guard);
+/** Where the plan puts a receive; RP_POOL_NONE where it does not say. */
+struct rp__guard_target {
+  uint32_t class_index, item, slot;
+};
+struct rp__guard_target rp__guard_plan_target(struct rp_guard *guard, const struct rp_guard_receive *receive);
+/** Calls the tenant of the slot that the receive of buffer `id` would take released, if the plan says so and
+ * nothing better is known. */
+void rp__guard_plan_release(struct rp_guard *guard, uint32_t id, const struct rp__guard_target *target);
+/** The receive was committed. */
+void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct rp_guard_receive *receive,
+                             const struct rp__guard_target *target);
+void rp__guard_plan_step(struct rp_guard *guard);
+struct rp__guard_source *rp__guard_source_of(struct rp_guard *guard, const struct rp_guard_receive *receive);
+
+/* guard_boundary.c */
+
+/** A buffer was received into again: the step is over. */
+void rp__guard_step_end(struct rp_guard *guard);
+/** What a boundary needs to be idle. */
+void rp__guard_boundary_action(struct rp_guard *guard, uint64_t context, struct rp_guard_action *action);
+/** What could not be done is left alone for some steps, each time for more. */
+void rp__guard_retry_later(struct rp_guard *guard);
+
+/* guard_activate.c */
+
+/** Are there two buffers of the last step at least that could be activated, as far as can be told? */
+bool rp__guard_candidates(struct rp_guard *guard);
+void rp__guard_places(struct rp_guard *guard, const struct rp_guard_channel *channels, size_t count);
+/** RP_OK: decided, for this pattern; RP_ERROR_BUSY: to be tried again later. `begun`: buffers share that did
+ * not before. */
+rp_status rp__guard_activate(struct rp_guard *guard, bool *begun);
+/** A receive at `site` was posted: which slots could it not have taken yet? */
+void rp__guard_note_ready(struct rp_guard *guard, const struct rp_order_site *site);
+
+/* guard_access.c */
+
+/** A decision as the tests' unguarded mode has it: counted, not acted on. */
+void rp__guard_unguard(struct rp_guard *guard, struct rp_pool_decision *decision);
+/** Gives a concealed buffer its mapping back. */
+rp_status rp__guard_reveal(struct rp_guard *guard, uint32_t id);
+
+/** Pool's view of a buffer that exists. */
+struct rp_pool_buffer_info rp__guard_info(const struct rp_guard *guard, uint32_t id);
+
+#endif

@@ -1,0 +1,309 @@
+/* What a plan says before anything was learned: which class and slot a receive goes to, and whether the
+ * message that is in the slot was read for the last time. */
+#include "pool/guard_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- taking a plan over ---- */
+
+static bool plan_sane(const struct rp_guard_plan *plan) {
+  if (!plan->class_count || !plan->classes) return false;
+  for (uint32_t i = 0; i < plan->class_count; i++)
+    if (!plan->classes[i].receive_bytes || !plan->classes[i].slots) return false;
+  for (size_t i = 0; plan->receives && i < plan->receive_count; i++) {
+    const struct rp_guard_planned_receive *item = &plan->receives[i];
+    if (item->class_index >= plan->class_count || item->end < item->begin) return false;
+    if (item->slot >= plan->classes[item->class_index].slots) return false;
+  }
+  return true;
+}
+
+static void copy_classes(struct rp__guard_class *to, const struct rp_guard_plan *plan) {
+  for (uint32_t i = 0; i < plan->class_count; i++) {
+    const struct rp_guard_planned_class *class = &plan->classes[i];
+    to[i] = (struct rp__guard_class){.pool_class = RP_POOL_NONE,
+                                     .label = class->label,
+                                     .receive_bytes = class->receive_bytes,
+                                     .stage = class->stage,
+                                     .peer = -1,
+                                     .direction = class->direction,
+                                     .slots = class->slots,
+                                     .buffers = class->buffers,
+                                     .ring = true};
+  }
+}
+
+/* Which classes are rings, and how often each of their messages is read: the most of any. */
+static void study_items(struct rp__guard_plan *plan) {
+  for (size_t i = 0; i < plan->item_count; i++) {
+    const struct rp_guard_planned_receive *item = &plan->items[i];
+    struct rp__guard_class *class = &plan->templates[item->class_index];
+    if (item->slot != class->received++ % class->slots) class->ring = false;
+    if (item->accesses > class->needed) class->needed = item->accesses;
+  }
+  for (uint32_t c = 0; c < plan->template_count; c++)
+    plan->templates[c].received = 0;
+}
+
+#define SEVERAL (RP_POOL_NONE - 1)
+
+/* K does not depend on N: rings go on where the list ends, so that a plan of fewer microbatches serves. */
+static void count_freely(struct rp__guard_plan *plan) {
+  for (uint32_t c = 0; c < plan->template_count; c++)
+    plan->templates[c].any_number = plan->item_count && plan->templates[c].ring;
+  for (size_t i = 0; i < plan->item_count; i++)
+    if (plan->ring_of[plan->items[i].source] != plan->items[i].class_index)
+      plan->templates[plan->items[i].class_index].any_number = false;
+}
+
+/* Class of each peer of the plan, where all of its receives go to one that is a ring. */
+static rp_status study_peers(struct rp__guard_plan *plan) {
+  for (size_t i = 0; i < plan->item_count; i++) {
+    if (plan->items[i].source >= plan->item_count) plan->items[i].source = (uint32_t)plan->item_count;
+    if (plan->items[i].source >= plan->peer_count) plan->peer_count = plan->items[i].source + 1;
+  }
+  plan->ring_of = malloc((plan->peer_count + (size_t)1) * sizeof *plan->ring_of);
+  if (!plan->ring_of) return RP_ERROR_NO_MEMORY;
+  for (uint32_t p = 0; p < plan->peer_count; p++)
+    plan->ring_of[p] = RP_POOL_NONE;
+  for (size_t i = 0; i < plan->item_count; i++) {
+    uint32_t *ring = &plan->ring_of[plan->items[i].source], class = plan->items[i].class_index;
+    if (*ring == RP_POOL_NONE && plan->templates[class].ring)
+      *ring = class;
+    else if (*ring != class)
+      *ring = SEVERAL;
+  }
+  count_freely(plan);
+  return RP_OK;
+}
+
+static rp_status make_class(struct rp_guard *guard, const struct rp__guard_class *template, uint32_t *index) {
+  struct rp_pool_class_spec spec = {.label = template->label,
+                                    .granularity = RP_PLAN_STAGE,
+                                    .receive_bytes = template->receive_bytes,
+                                    .slots = template->slots,
+                                    .buffers = template->any_number ? 0 : template->buffers};
+  struct rp__guard_class *grown =
+      realloc(guard->classes, (guard->class_count + (size_t)1) * sizeof *guard->classes);
+  if (!grown) return RP_ERROR_NO_MEMORY;
+  guard->classes = grown;
+  struct rp__guard_class *class = &grown[guard->class_count];
+  *class = *template;
+  rp_status status = rp_pool_plan_class(guard->pool, &spec, &class->pool_class);
+  if (!status) *index = guard->class_count++;
+  return status;
+}
+
+/* Sizes without a list: one class of each size now, so that the first burst of allocations finds it; it
+ * becomes that of the first peer. */
+static rp_status make_classes(struct rp_guard *guard) {
+  rp_status status = RP_OK;
+  uint32_t index;
+  for (uint32_t i = 0; i < guard->plan.template_count && !status; i++)
+    status = make_class(guard, &guard->plan.templates[i], &index);
+  return status;
+}
+
+rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan *given) {
+  struct rp__guard_plan *plan = &guard->plan;
+  plan->given = true;
+  if (!plan_sane(given)) {
+    plan->problem = "The plan has a class without size or slots, or a receive that fits none of its classes.";
+    return RP_OK;
+  }
+  size_t count = given->receives ? given->receive_count : 0;
+  plan->templates = calloc(given->class_count, sizeof *plan->templates);
+  plan->items = calloc(count + 1, sizeof *plan->items);
+  if (!plan->templates || !plan->items) return RP_ERROR_NO_MEMORY;
+  plan->template_count = given->class_count;
+  plan->item_count = count;
+  if (count) memcpy(plan->items, given->receives, count * sizeof *plan->items);
+  copy_classes(plan->templates, given);
+  study_items(plan);
+  rp_status status = study_peers(plan);
+  if (status) return status;
+  status = make_classes(guard);
+  if (status == RP_ERROR_NO_MEMORY) return status;
+  if (status == RP_ERROR_UNAVAILABLE)
+    plan->problem = rp_pool_reason_text(RP_POOL_ALIAS_CHECK_FAILED);
+  else if (status)
+    plan->problem = "The driver or the pool does not take the plan's classes.";
+  plan->usable = !status;
+  return RP_OK;
+}
+
+void rp__guard_plan_fini(struct rp_guard *guard) {
+  free(guard->plan.templates);
+  free(guard->plan.items);
+  free(guard->plan.ring_of);
+}
+
+/* ---- who sends ---- */
+
+struct rp__guard_source *rp__guard_source_of(struct rp_guard *guard, const struct rp_guard_receive *receive) {
+  struct rp__guard_source *found = NULL, *oldest = NULL;
+  for (uint32_t i = 0; i < guard->source_count && !found; i++) {
+    struct rp__guard_source *known = &guard->sources[i];
+    if (known->comm == receive->comm && known->peer == receive->peer && known->bytes == receive->bytes)
+      found = known;
+    if (!oldest || known->step < oldest->step) oldest = known;
+  }
+  if (!found) {
+    found = guard->source_count < RP__GUARD_SOURCES ? &guard->sources[guard->source_count++] : oldest;
+    *found = (struct rp__guard_source){.comm = receive->comm,
+                                       .bytes = receive->bytes,
+                                       .peer = receive->peer,
+                                       .step = guard->step,
+                                       .plan_peer = RP_POOL_NONE,
+                                       .ring = RP_POOL_NONE};
+  }
+  if (found->step != guard->step) found->received = 0;
+  found->step = guard->step;
+  return found;
+}
+
+/* ---- where a receive goes ---- */
+
+/* Is the plan's peer that of the source, as far as earlier receives said? */
+static bool peer_fits(const struct rp_guard *guard, const struct rp__guard_source *source, uint32_t peer) {
+  if (source->plan_peer != RP_POOL_NONE) return source->plan_peer == peer;
+  for (uint32_t i = 0; i < guard->source_count; i++) {
+    const struct rp__guard_source *other = &guard->sources[i];
+    bool same = other->comm == source->comm && other->peer == source->peer;
+    if (other->plan_peer == RP_POOL_NONE) continue;
+    if (same != (other->plan_peer == peer)) return false;
+  }
+  return true;
+}
+
+static bool item_fits(const struct rp_guard *guard, const struct rp__guard_source *source,
+                      const struct rp_guard_receive *receive) {
+  const struct rp__guard_plan *plan = &guard->plan;
+  if (plan->position >= plan->item_count) return false;
+  const struct rp_guard_planned_receive *item = &plan->items[plan->position];
+  return plan->templates[item->class_index].receive_bytes == receive->bytes &&
+         peer_fits(guard, source, item->source);
+}
+
+/* The next class in turn for a peer of which nothing is listed. */
+static uint32_t ring_new(struct rp_guard *guard, const struct rp_guard_receive *receive) {
+  const struct rp__guard_plan *plan = &guard->plan;
+  uint32_t rings = 0, index = RP_POOL_NONE;
+  for (uint32_t c = 0; c < guard->class_count; c++) {
+    bool taken = false;
+    for (uint32_t i = 0; i < guard->source_count; i++)
+      taken |= guard->sources[i].ring == c;
+    rings += guard->classes[c].receive_bytes == receive->bytes;
+    if (!taken && guard->classes[c].receive_bytes == receive->bytes && index == RP_POOL_NONE) index = c;
+  }
+  if (index != RP_POOL_NONE || rings >= RP__GUARD_RINGS) return index;
+  for (uint32_t t = 0; t < plan->template_count; t++)
+    if (plan->templates[t].receive_bytes == receive->bytes)
+      return make_class(guard, &plan->templates[t], &index) ? RP_POOL_NONE : index;
+  return RP_POOL_NONE;
+}
+
+/* Class of the source when there is no list, or the run does something else than it says. */
+static uint32_t ring_of(struct rp_guard *guard, struct rp__guard_source *source,
+                        const struct rp_guard_receive *receive) {
+  const struct rp__guard_plan *plan = &guard->plan;
+  if (source->ring != RP_POOL_NONE) return source->ring;
+  if (!plan->item_count) return source->ring = ring_new(guard, receive);
+  if (source->plan_peer == RP_POOL_NONE) return RP_POOL_NONE;
+  uint32_t class = plan->ring_of[source->plan_peer];
+  bool fits = class < guard->class_count && guard->classes[class].receive_bytes == receive->bytes;
+  return fits ? class : RP_POOL_NONE;
+}
+
+static uint32_t received_in_step(const struct rp_guard *guard, const struct rp__guard_class *class) {
+  return class->step == guard->step ? class->received : 0;
+}
+
+struct rp__guard_target rp__guard_plan_target(struct rp_guard *guard,
+                                              const struct rp_guard_receive *receive) {
+  struct rp__guard_target target = {RP_POOL_NONE, RP_POOL_NONE, RP_POOL_NONE};
+  struct rp__guard_plan *plan = &guard->plan;
+  if (!plan->usable) return target;
+  struct rp__guard_source *source = rp__guard_source_of(guard, receive);
+  if (plan->item_count && !plan->departed && item_fits(guard, source, receive)) {
+    target.item = (uint32_t)plan->position;
+    target.class_index = plan->items[target.item].class_index;
+    target.slot = plan->items[target.item].slot;
+    return target;
+  }
+  target.class_index = ring_of(guard, source, receive);
+  if (target.class_index == RP_POOL_NONE) return target;
+  const struct rp__guard_class *class = &guard->classes[target.class_index];
+  target.slot = received_in_step(guard, class) % class->slots;
+  return target;
+}
+
+/* ---- the tenant before ---- */
+
+/* Has the tenant been read as often as the plan counts? Once at least. */
+static bool read_enough(const struct rp__guard_buffer *tenant, uint32_t needed) {
+  return !tenant->waiting && tenant->now.total >= (needed ? needed : 1);
+}
+
+/* Of the same step: by the positions of the list. */
+static bool ended_before(const struct rp_guard *guard, const struct rp__guard_buffer *tenant, uint32_t item) {
+  const struct rp_guard_planned_receive *items = guard->plan.items;
+  if (tenant->step != guard->step) return true;
+  if (tenant->item == RP_POOL_NONE) return false;
+  return items[tenant->item].end < items[item].begin;
+}
+
+void rp__guard_plan_release(struct rp_guard *guard, uint32_t id, const struct rp__guard_target *target) {
+  if (target->class_index == RP_POOL_NONE) return;
+  const struct rp__guard_class *class = &guard->classes[target->class_index];
+  struct rp_pool_buffer_info info = rp__guard_info(guard, id);
+  bool bound = info.binding == RP_POOL_BOUND;
+  uint32_t slot = bound ? info.slot : target->slot, tenant_id = RP_POOL_NONE;
+  if (bound && info.class_id != class->pool_class) return;
+  if (rp_pool_slot(guard->pool, class->pool_class, slot, &tenant_id, NULL) || tenant_id == RP_POOL_NONE ||
+      tenant_id == id)
+    return;
+  const struct rp__guard_buffer *tenant = &guard->buffers[tenant_id];
+  if (tenant->lifetimes || tenant->broken) return; /* what it did before is better evidence */
+  if (target->item != RP_POOL_NONE && !ended_before(guard, tenant, target->item)) return;
+  uint32_t needed = tenant->item == RP_POOL_NONE ? class->needed : guard->plan.items[tenant->item].accesses;
+  if (read_enough(tenant, needed)) (void)rp_pool_release(guard->pool, tenant_id);
+}
+
+/* The first time in a step that the list is left; what happens then depends on the classes. */
+static void depart(struct rp_guard *guard, const struct rp__guard_target *target) {
+  struct rp__guard_plan *plan = &guard->plan;
+  if (!plan->item_count || plan->departed || target->item != RP_POOL_NONE) return;
+  plan->departed = true;
+  if (target->class_index == RP_POOL_NONE) guard->any_departed = true;
+}
+
+void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct rp_guard_receive *receive,
+                             const struct rp__guard_target *target) {
+  struct rp__guard_plan *plan = &guard->plan;
+  struct rp__guard_buffer *buffer = &guard->buffers[id];
+  buffer->item = target->item;
+  buffer->needed = 0;
+  if (!plan->usable) return;
+  depart(guard, target);
+  if (target->class_index == RP_POOL_NONE) {
+    guard->any_departed |= plan->item_count != 0;
+    return;
+  }
+  struct rp__guard_class *class = &guard->classes[target->class_index];
+  class->received = received_in_step(guard, class) + 1;
+  class->step = guard->step;
+  class->peer = class->peer == -1 || class->peer == receive->peer ? receive->peer : -2;
+  buffer->needed = class->needed;
+  struct rp__guard_source *source = rp__guard_source_of(guard, receive);
+  if (target->item == RP_POOL_NONE) return;
+  buffer->needed = plan->items[target->item].accesses;
+  source->plan_peer = plan->items[target->item].source;
+  plan->position++;
+}
+
+void rp__guard_plan_step(struct rp_guard *guard) {
+  guard->plan.position = 0;
+  guard->plan.departed = false;
+}

@@ -1,0 +1,125 @@
+/* What the report says of a guard, copied. */
+#include "pool/guard_internal.h"
+#include "pool/tracker.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct rp__guard_class *class_of(const struct rp_guard *guard, uint32_t pool_class) {
+  for (uint32_t c = 0; c < guard->class_count; c++)
+    if (guard->classes[c].pool_class == pool_class) return &guard->classes[c];
+  return NULL;
+}
+
+static rp_status copy_classes(const struct rp_guard *guard, uint32_t count, struct rp_guard_report *out) {
+  out->classes = calloc(count + (size_t)1, sizeof *out->classes);
+  if (!out->classes) return RP_ERROR_NO_MEMORY;
+  for (uint32_t id = 0; id < count; id++) {
+    struct rp_guard_class_report *copy = &out->classes[out->class_count];
+    const struct rp__guard_class *known = class_of(guard, id);
+    if (rp_pool_class(guard->pool, id, &copy->info) || !copy->info.spec.slots) continue;
+    if (known) copy->info.spec.buffers = known->buffers;
+    copy->stage = known ? known->stage : -1;
+    copy->direction = known ? known->direction : RP_DIRECTION_UNKNOWN;
+    copy->depth = known ? known->depth : 0;
+    copy->slack = known ? known->slack : 0;
+    copy->peer = known && known->peer >= 0 ? known->peer : -1;
+    out->class_count++;
+  }
+  return RP_OK;
+}
+
+static rp_status copy_conflicts(const struct rp_guard *guard, struct rp_guard_report *out) {
+  const struct rp_pool_conflict *kept = rp_pool_conflicts(guard->pool, &out->conflict_count);
+  out->conflicts = calloc(out->conflict_count + 1, sizeof *out->conflicts);
+  if (!out->conflicts) return RP_ERROR_NO_MEMORY;
+  if (out->conflict_count) memcpy(out->conflicts, kept, out->conflict_count * sizeof *kept);
+  return RP_OK;
+}
+
+/* Why nothing is shared. */
+static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
+  const struct rp__guard_plan *plan = &guard->plan;
+  bool steady = guard->stable >= guard->options.watch_steps;
+  if (out->active) {
+    out->idle_reason = out->idle_text = "";
+  } else if (plan->given && !plan->usable) {
+    out->idle_reason = "plan_not_usable";
+    out->idle_text = plan->problem;
+  } else if (guard->off) {
+    out->idle_reason = guard->idle_word;
+    out->idle_text = guard->idle_text;
+  } else if (!plan->given && guard->step > guard->options.watch_steps && !steady) {
+    out->idle_reason = rp_reason_name(RP_REASON_UNSTABLE_PATTERN);
+    out->idle_text = rp_reason_text(RP_REASON_UNSTABLE_PATTERN);
+  } else if (!plan->given && guard->partial_receives && guard->partial_receives == out->pool.receives) {
+    out->idle_reason = rp_reason_name(RP_REASON_SHARED_ALLOCATION);
+    out->idle_text = rp_reason_text(RP_REASON_SHARED_ALLOCATION);
+  } else if (!plan->given && steady && guard->idle_word) {
+    out->idle_reason = guard->idle_word;
+    out->idle_text = guard->idle_text;
+  } else if (guard->any_departed) {
+    out->idle_reason = "plan_does_not_fit";
+    out->idle_text = "The receives of this run do not come in the order that the plan lists, and which class "
+                     "they belong to cannot be told; make the plan from a run of this schedule.";
+  } else if (plan->given && guard->unowned_receives && !out->pool.receives) {
+    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
+    out->idle_text = rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
+  } else {
+    out->idle_reason = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
+    out->idle_text = rp_reason_text(RP_REASON_TOO_FEW_STEPS);
+  }
+}
+
+static uint64_t guard_bytes(const struct rp_guard *guard) {
+  return sizeof *guard + rp_pool_bytes(guard->pool) + guard->buffer_capacity * sizeof *guard->buffers +
+         guard->class_count * sizeof *guard->classes +
+         (guard->received.capacity + guard->received_before.capacity + guard->unready.capacity) *
+             sizeof(struct rp__guard_entry) +
+         guard->plan.template_count * sizeof *guard->plan.templates +
+         guard->plan.item_count * sizeof *guard->plan.items +
+         guard->plan.peer_count * sizeof *guard->plan.ring_of + RP__GUARD_PENDING * sizeof *guard->pending;
+}
+
+static void copy_counters(const struct rp_guard *guard, struct rp_guard_report *out) {
+  out->steps = guard->step - 1;
+  out->activated_step = guard->activated_step;
+  out->activated_ns = guard->activated_ns;
+  out->activation_duration_ns = guard->activation_duration_ns;
+  out->activations = guard->activations;
+  out->activations_postponed = guard->postponements;
+  out->slack = guard->options.slack_auto ? guard->slack_found : guard->options.slack;
+  out->receives_waited = guard->receives_waited;
+  out->wait_ns = guard->wait_ns;
+  out->double_frees = guard->double_frees;
+  out->freed_forgotten = guard->freed_forgotten;
+  out->pending_dropped = guard->pending_dropped;
+  out->evidence_merged = guard->evidence_merged;
+  out->unowned_receives = guard->unowned_receives;
+  out->boundary_failures = guard->boundary_failures;
+  out->plan_departed = guard->any_departed;
+  out->concealed = guard->concealed;
+  out->order = rp_order_counts(guard->order);
+  out->guard_bytes = guard_bytes(guard);
+}
+
+rp_status rp_guard_report(const struct rp_guard *guard, struct rp_guard_report *out) {
+  *out = (struct rp_guard_report){.planned = guard->plan.given};
+  rp_pool_info(guard->pool, &out->pool);
+  out->active = out->pool.bound > 0;
+  rp_status status = copy_classes(guard, out->pool.classes, out);
+  if (!status) status = copy_conflicts(guard, out);
+  if (status) {
+    rp_guard_report_fini(out);
+    return status;
+  }
+  copy_counters(guard, out);
+  say_why(guard, out);
+  return RP_OK;
+}
+
+void rp_guard_report_fini(struct rp_guard_report *report) {
+  free(report->classes);
+  free(report->conflicts);
+  *report = (struct rp_guard_report){0};
+}

@@ -1,0 +1,284 @@
+/* What a program may do with its buffers besides training, one thing per mode: enforce_program MODE. It
+ * prints what it sees, and must see the same whether or not its buffers come from a pool. Buffers are of a
+ * size that the test plans, so that a pool gives address space only. */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BUFFERS 8
+#define BYTES ((size_t)2 << 20)
+
+static void check(int error, const char *what) {
+  if (error == 0) return;
+  printf("%s: error %d\n", what, error);
+  exit(3);
+}
+
+static void *allocate(void) {
+  void *memory = NULL;
+  check(cudaMalloc(&memory, BYTES), "cudaMalloc");
+  return memory;
+}
+
+static void *buffers[BUFFERS];
+
+static void allocate_all(void) {
+  for (int i = 0; i < BUFFERS; i++)
+    buffers[i] = allocate();
+}
+
+static void free_all(void) {
+  for (int i = 0; i < BUFFERS; i++)
+    check(cudaFree(buffers[i]), "cudaFree");
+}
+
+/* ---- transfers to oneself ---- */
+
+struct stage {
+  ncclComm_t comm;
+  cudaStream_t stream;
+  void *from;
+};
+
+static void stage_create(struct stage *s) {
+  ncclUniqueId id;
+  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  check(ncclCommInitRank(&s->comm, 1, id, 0), "ncclCommInitRank");
+  check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaMalloc(&s->from, 2 * BYTES), "cudaMalloc");
+}
+
+static void receive(const struct stage *s, void *into, int value) {
+  check(cudaMemsetAsync(s->from, value, BYTES, s->stream), "cudaMemsetAsync");
+  check(ncclGroupStart(), "ncclGroupStart");
+  check(ncclSend(s->from, BYTES, ncclUint8, 0, s->comm, s->stream), "ncclSend");
+  check(ncclRecv(into, BYTES, ncclUint8, 0, s->comm, s->stream), "ncclRecv");
+  check(ncclGroupEnd(), "ncclGroupEnd");
+}
+
+static int last_byte(const void *buffer, cudaStream_t stream) {
+  unsigned char byte = 0;
+  check(cudaMemcpyAsync(&byte, (const char *)buffer + BYTES - 1, 1, cudaMemcpyDeviceToHost, stream), "copy");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  return byte;
+}
+
+static void run_step(const struct stage *s, int value) {
+  for (int i = 0; i < BUFFERS; i++) {
+    receive(s, buffers[i], value + i);
+    printf("%d ", last_byte(buffers[i], s->stream));
+  }
+  printf("\n");
+}
+
+static void train(int steps) {
+  struct stage s;
+  stage_create(&s);
+  for (int step = 0; step < steps; step++)
+    run_step(&s, step * 10 + 1);
+}
+
+/* ---- modes ---- */
+
+static void ask_runtime(const char *buffer, size_t offset) {
+  struct cudaPointerAttributes a;
+  int error = cudaPointerGetAttributes(&a, buffer + offset);
+  printf("runtime %d type %d device %d at %zd host %p\n", error, (int)a.type, a.device,
+         (char *)a.devicePointer - buffer, a.hostPointer);
+}
+
+static void ask_driver(CUdeviceptr buffer, size_t offset) {
+  CUcontext context = NULL, current = NULL;
+  CUdeviceptr start = 0, base = 0, at = 0;
+  size_t size = 0, range = 0;
+  int mapped = -1, device = -1;
+  unsigned type = 0;
+  check(cuCtxGetCurrent(&current), "cuCtxGetCurrent");
+  int errors = cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, buffer + offset);
+  errors += cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, buffer + offset);
+  errors += cuPointerGetAttribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, buffer + offset);
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                  CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+  void *data[] = {&size, &device, &type, &at};
+  errors += cuPointerGetAttributes(4, wanted, data, buffer + offset);
+  int range_error = cuMemGetAddressRange(&base, &range, buffer + offset);
+  printf("driver %d context %d start %d size %zu mapped %d device %d type %u at %zu range %d %d %zu\n",
+         errors, context == current, start == buffer, size, mapped, device, type, (size_t)(at - buffer),
+         range_error, base == buffer, range);
+}
+
+static void pointers(void) {
+  allocate_all();
+  for (int i = 0; i < BUFFERS; i++) {
+    ask_runtime(buffers[i], 0);
+    ask_runtime(buffers[i], BYTES / 2 + 8);
+    ask_driver((CUdeviceptr)buffers[i], 0);
+    ask_driver((CUdeviceptr)buffers[i], BYTES - 1);
+  }
+  train(2);
+  ask_driver((CUdeviceptr)buffers[BUFFERS - 1], 4096);
+  free_all();
+}
+
+static void double_free(void) {
+  allocate_all();
+  train(1);
+  check(cudaFree(buffers[3]), "cudaFree");
+  printf("again %d\n", (int)cudaFree(buffers[3]));
+  printf("inside %d\n", (int)cudaFree((char *)buffers[4] + 512));
+  buffers[3] = allocate();
+  check(cudaMemset(buffers[3], 1, BYTES), "cudaMemset");
+  free_all();
+}
+
+static void *free_there(void *unused) {
+  (void)unused;
+  free_all();
+  return NULL;
+}
+
+static void other_thread(void) {
+  pthread_t thread;
+  allocate_all();
+  train(2);
+  check(pthread_create(&thread, NULL, free_there, NULL), "pthread_create");
+  (void)pthread_join(thread, NULL);
+  printf("freed\n");
+}
+
+/* Runs after everything that was registered later, so after the agent has finished. */
+static bool free_at_end;
+static __attribute__((destructor)) void at_end(void) {
+  if (!free_at_end) return;
+  free_all();
+  printf("freed at the end\n");
+}
+
+static void leave(void) {
+  allocate_all();
+  train(2);
+  free_at_end = true;
+}
+
+static void reset(void) {
+  allocate_all();
+  train(2);
+  check(cudaDeviceReset(), "cudaDeviceReset");
+  printf("stale %d\n", cudaFree(buffers[0]) != cudaSuccess);
+  allocate_all();
+  train(2);
+  free_all();
+}
+
+static void fork_child(void) {
+  allocate_all();
+  train(2);
+  fflush(stdout);
+  pid_t child = fork();
+  if (child == 0) _exit(7);
+  int status = 0;
+  (void)waitpid(child, &status, 0);
+  printf("child %d\n", WEXITSTATUS(status));
+  train(2);
+  free_all();
+}
+
+/* As a library with its own copy of the runtime does: no call that could be interposed. */
+static void unseen_touch(void) {
+  CUresult (*set)(CUdeviceptr, unsigned char, size_t, CUstream);
+  void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  *(void **)&set = driver ? dlsym(driver, "cuMemsetD8Async") : NULL;
+  if (!set) exit(3);
+  for (int i = 0; i < BUFFERS; i++) {
+    buffers[i] = allocate();
+    check((int)set((CUdeviceptr)buffers[i], (unsigned char)(i + 1), BYTES, 0), "cuMemsetD8Async");
+  }
+  for (int i = 0; i < BUFFERS; i++)
+    printf("%d ", last_byte(buffers[i], 0));
+  printf("\n");
+  train(3);
+  free_all();
+}
+
+/* Weights of the very size, that come by a broadcast before anything else touches them. */
+static void broadcast(void) {
+  struct stage s;
+  allocate_all();
+  stage_create(&s);
+  for (int i = 0; i < BUFFERS; i++) {
+    check(cudaMemsetAsync(s.from, i + 40, BYTES, s.stream), "cudaMemsetAsync");
+    check(ncclBroadcast(s.from, buffers[i], BYTES, ncclUint8, 0, s.comm, s.stream), "ncclBroadcast");
+  }
+  for (int i = 0; i < BUFFERS; i++)
+    printf("%d ", last_byte(buffers[i], s.stream));
+  printf("\n");
+  free_all();
+}
+
+/* Prints nothing of the handle: memory of a pool has none. */
+static void share(void) {
+  cudaIpcMemHandle_t handle;
+  allocate_all();
+  train(3);
+  (void)cudaIpcGetMemHandle(&handle, buffers[2]);
+  train(3);
+  free_all();
+}
+
+static void registered(void) {
+  struct stage s;
+  void *handle = NULL;
+  allocate_all();
+  stage_create(&s);
+  check(ncclCommRegister(s.comm, buffers[1], BYTES, &handle), "ncclCommRegister");
+  train(4);
+  check(ncclCommDeregister(s.comm, handle), "ncclCommDeregister");
+  free_all();
+}
+
+static void driver_api(void) {
+  for (int i = 0; i < BUFFERS; i++) {
+    CUdeviceptr address = 0;
+    check(cudaFree(NULL), "cudaFree");
+    check((int)cuMemAlloc(&address, BYTES), "cuMemAlloc");
+    buffers[i] = (void *)address;
+  }
+  train(3);
+  for (int i = 0; i < BUFFERS; i++)
+    check((int)cuMemFree((CUdeviceptr)buffers[i]), "cuMemFree");
+  printf("again %d\n", (int)cuMemFree((CUdeviceptr)buffers[0]));
+}
+
+int main(int argc, char **argv) {
+  static const struct {
+    const char *name;
+    void (*run)(void);
+  } modes[] = {{"pointers", pointers},
+               {"double_free", double_free},
+               {"other_thread", other_thread},
+               {"leave", leave},
+               {"reset", reset},
+               {"fork", fork_child},
+               {"unseen_touch", unseen_touch},
+               {"broadcast", broadcast},
+               {"share", share},
+               {"registered", registered},
+               {"driver_api", driver_api}};
+  for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
+    if (strcmp(argv[1], modes[i].name) == 0) {
+      modes[i].run();
+      printf("done\n");
+      return 0;
+    }
+  fprintf(stderr, "enforce_program: no such mode\n");
+  return 2;
+}

@@ -1,0 +1,239 @@
+"""Enforcing: the memory comes back and nothing else changes. Each run is compared with the same run unattached."""
+
+import os
+import re
+import shutil
+import unittest
+
+import support
+from support import AGENT, PROGRAMS, RECVPOOL, TRAINER
+
+MIB = 1 << 20
+BYTES = 2 * MIB
+MICROBATCHES = 8
+STEPS = 6
+SLACK = 2
+
+VARIANTS = [
+    (2, ["--schedule", "1f1b"]),
+    (4, ["--schedule", "1f1b"]),
+    (4, ["--schedule", "1f1b", "--recompute", "--backward-thread"]),
+    (2, ["--schedule", "1f1b", "--driver-api", "--own-stream"]),
+    (2, ["--schedule", "interleaved_1f1b"]),
+]
+
+
+def training(output):
+    """What a run computed, without what it took for it."""
+    return re.sub(r" peak_device_bytes \d+", "", output)
+
+
+def peaks(output):
+    return {int(rank): int(peak) for rank, peak in re.findall(r"rank (\d+) .* peak_device_bytes (\d+)", output)}
+
+
+class EnforceCase(support.TestCase):
+    def run_program(self, command, options=None, seed=1, expect=0, **extra):
+        """Unattached where `options` is None, else with `recvpool run` and these options."""
+        prefix = [] if options is None else [RECVPOOL, "run", "--report-dir", self.reports_dir, *options, "--"]
+        result = support.run([*prefix, *command], env=support.simulated(RPSIM_SEED=str(seed), **extra))
+        self.assertEqual(result.returncode, expect, f"{result.args}\n{result.stdout}\n{result.stderr}")
+        return result
+
+    def train(self, stages, variant, options=None, **extra):
+        command = [TRAINER, "--stages", str(stages), "--microbatches", str(MICROBATCHES), "--steps", str(STEPS),
+                   "--message-bytes", str(BYTES), *variant]
+        return self.run_program(command, options, **extra)
+
+    def take_reports(self):
+        """The reports of the last run; the next one starts without."""
+        reports = self.read_reports()
+        shutil.rmtree(self.reports_dir)
+        return reports
+
+    def devices(self, reports):
+        found = [(report, device) for report in reports for device in report["enforcement"]["devices"]]
+        self.assertTrue(found)
+        return found
+
+    def assert_quiet(self, reports):
+        for report in reports:
+            self.assertEqual(report["warnings"], [])
+            self.assertIsNone(report["enforcement"]["refused"])
+            for device in report["enforcement"]["devices"]:
+                self.assertIsNone(device["refused"])
+                self.assertEqual(device["conflicts"]["kept"], [])
+                self.assertEqual(sum(device["conflicts"]["prevented"].values()), 0)
+                self.assertEqual(sum(device["conflicts"]["violated"].values()), 0)
+                self.assertEqual(device["pending_dropped"], 0)
+
+
+class AutoTest(EnforceCase):
+    """Without a plan: watched for two steps, then K slots."""
+
+    def check_classes(self, device):
+        self.assertEqual(device["activations"] > 0, True, device["idle"])
+        for pool in device["classes"]:
+            self.assertEqual(pool["buffers"], MICROBATCHES)
+            self.assertEqual(pool["slots"], min(MICROBATCHES, pool["depth"] + SLACK))
+            self.assertEqual(pool["grown"], 0)
+            self.assertEqual(pool["physical_peak_bytes"], pool["slots"] * BYTES)
+            self.assertEqual(pool["one_to_one_peak_bytes"], MICROBATCHES * BYTES)
+
+    def test_training_is_bitwise_the_same_in_less_memory(self):
+        for stages, variant in VARIANTS:
+            for seed in (1, 2, 3):
+                with self.subTest(stages=stages, variant=variant, seed=seed):
+                    stock = self.train(stages, variant, seed=seed)
+                    pooled = self.train(stages, variant, ["--mode", "enforce"], seed=seed)
+                    self.assertEqual(training(pooled.stdout), training(stock.stdout))
+                    self.assertEqual(pooled.stderr, "")
+                    reports = self.take_reports()
+                    self.assertEqual(len(reports), stages)
+                    self.assert_quiet(reports)
+                    for _, device in self.devices(reports):
+                        self.check_classes(device)
+
+    def test_depths_are_those_of_the_schedule(self):
+        self.train(4, ["--schedule", "1f1b"], ["--mode", "enforce"])
+        for report, device in self.devices(self.take_reports()):
+            rank = report["process"]["rank"]
+            depths = {pool["direction"]: pool["depth"] for pool in device["classes"]}
+            wanted = {} if rank == 0 else {"activation": 4 - rank}
+            if rank < 3:
+                wanted["gradient"] = 1
+            self.assertEqual(depths, wanted)
+
+    def test_strict_mode_and_cupti_given_back(self):
+        stock = self.train(2, ["--schedule", "1f1b"])
+        for options in (["--strict"], ["--cupti", "learn"], ["--cupti", "off"], ["--slack", "0"], ["--slack", "auto"]):
+            with self.subTest(options):
+                pooled = self.train(2, ["--schedule", "1f1b"], ["--mode", "enforce", *options])
+                self.assertEqual(training(pooled.stdout), training(stock.stdout))
+                for _, device in self.devices(self.take_reports()):
+                    self.assertGreater(device["activations"], 0)
+                    self.assertEqual(sum(device["conflicts"]["violated"].values()), 0)
+
+
+class PlannedTest(EnforceCase):
+    """With sizes and slots of the user: from the first step on, and from the first allocation."""
+
+    SLOTS = 4
+
+    def test_memory_is_never_taken(self):
+        options = ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", str(self.SLOTS)]
+        for stages, variant in VARIANTS[:4]:
+            for seed in (1, 2):
+                with self.subTest(stages=stages, variant=variant, seed=seed):
+                    stock = self.train(stages, variant, seed=seed)
+                    pooled = self.train(stages, variant, options, seed=seed)
+                    self.assertEqual(training(pooled.stdout), training(stock.stdout))
+                    reports = self.take_reports()
+                    self.assert_quiet(reports)
+                    for report, device in self.devices(reports):
+                        rank = report["process"]["rank"]
+                        self.assertEqual(len(device["classes"]), 1 if rank in (0, stages - 1) else 2)
+                        for pool in device["classes"]:
+                            self.assertEqual(pool["physical_peak_bytes"], self.SLOTS * BYTES)
+                        saved = len(device["classes"]) * (MICROBATCHES - self.SLOTS) * BYTES
+                        self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
+
+    def make_plan(self, stages, variant):
+        """The path of a plan made of an observed run."""
+        plan = os.path.join(self.folder, "plan.json")
+        self.train(stages, variant, ["--mode", "observe"])
+        result = support.run([RECVPOOL, "plan", "--from-report", self.reports_dir, "--output", plan])
+        self.assert_success(result)
+        self.take_reports()
+        return plan
+
+    def test_plan_of_an_earlier_run(self):
+        plan = self.make_plan(4, ["--schedule", "1f1b"])
+        stock = self.train(4, ["--schedule", "1f1b"])
+        pooled = self.train(4, ["--schedule", "1f1b"], ["--mode", "enforce", "--plan", plan])
+        self.assertEqual(training(pooled.stdout), training(stock.stdout))
+        reports = self.take_reports()
+        self.assert_quiet(reports)
+        for report, device in self.devices(reports):
+            rank = report["process"]["rank"]
+            self.assertTrue(device["planned"])
+            saved = sum((MICROBATCHES - pool["slots"]) * BYTES for pool in device["classes"])
+            self.assertGreater(saved, 0)
+            self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
+
+    def test_more_in_flight_than_planned(self):
+        plan = self.make_plan(4, ["--schedule", "1f1b"])
+        stock = self.train(4, ["--schedule", "gpipe"])
+        pooled = self.train(4, ["--schedule", "gpipe"], ["--mode", "enforce", "--plan", plan])
+        self.assertEqual(training(pooled.stdout), training(stock.stdout))
+        devices = self.devices(self.take_reports())
+        self.assertGreater(sum(device["grown"] for _, device in devices), 0)
+        reasons = {reason["reason"] for _, device in devices for reason in device["reasons"]}
+        self.assertIn("more_in_flight", reasons)
+        self.assertEqual(sum(sum(device["conflicts"]["violated"].values()) for _, device in devices), 0)
+
+
+class ProgramTest(EnforceCase):
+    """What a program does with its buffers besides training."""
+
+    MODES = ["pointers", "double_free", "other_thread", "leave", "reset", "fork", "unseen_touch", "broadcast", "share",
+             "registered", "driver_api"]
+    OPTIONS = [["--mode", "observe"], ["--mode", "enforce"],
+               ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "2"],
+               ["--mode", "enforce", "--strict", "--buffer-bytes", str(BYTES), "--slots", "2"]]
+
+    def program(self, mode, options=None, **extra):
+        return self.run_program([os.path.join(PROGRAMS, "enforce_program"), mode], options, **extra)
+
+    def test_the_program_sees_no_difference(self):
+        for mode in self.MODES:
+            alone = self.program(mode)
+            for options in self.OPTIONS:
+                with self.subTest(mode=mode, options=options):
+                    attached = self.program(mode, options)
+                    self.assertEqual(attached.stdout, alone.stdout)
+                    self.take_reports()
+
+    def test_what_got_away_is_named(self):
+        for mode, kind in (("share", "escaped_pointer"), ("double_free", "double_free")):
+            with self.subTest(mode):
+                self.program(mode, ["--mode", "enforce"])
+                (_, device), = self.devices(self.take_reports())
+                conflicts = device["conflicts"]
+                self.assertEqual(conflicts["prevented"][kind] + conflicts["violated"][kind], 1)
+
+    def test_setuid_program_is_left_alone(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can make a program of another user's")
+        program = shutil.copy(os.path.join(PROGRAMS, "enforce_program"), self.folder)
+        os.chmod(self.folder, 0o755)
+        os.chown(program, 65534, 65534)
+        os.chmod(program, 0o4755)
+        result = support.run([program, "driver_api"],
+                             env=support.simulated(CUDA_INJECTION64_PATH=AGENT, RECVPOOL_REPORT_DIR=self.reports_dir))
+        self.assert_success(result)
+        self.assertFalse(os.path.exists(self.reports_dir))
+
+
+class ThreadsTest(EnforceCase):
+    """Threads that allocate, free, launch and receive at once. E2E_SECONDS makes it longer."""
+
+    SECONDS = os.environ.get("E2E_SECONDS", "2")
+
+    def test_threads(self):
+        for options in (["--mode", "observe"], ["--mode", "enforce"],
+                        ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "2"]):
+            with self.subTest(options):
+                self.run_program([os.path.join(PROGRAMS, "enforce_threads"), self.SECONDS], options, seed=7)
+                for report, device in self.devices(self.take_reports()):
+                    self.assertEqual(report["warnings"], [])
+                    self.assertEqual(sum(device["conflicts"]["violated"].values()), 0)
+
+    def test_without_the_guard_it_is_told(self):
+        self.run_program([os.path.join(PROGRAMS, "enforce_threads"), "1"],
+                         ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "1"], seed=7, expect=3,
+                         RECVPOOL_TEST_UNGUARDED="1")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,254 @@
+/* Planned mode: pooled from the first step on, and correct where the plan does not fit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "guard_program.h"
+
+static const struct rp_guard_options seeing = {.every_touch_seen = true};
+
+static void quiet(struct guard_fixture *f, uint64_t slots) {
+  struct rp_guard_report report = guard_look(f);
+  assert_true(report.active);
+  assert_int_equal(report.conflict_count, 0);
+  assert_int_equal(report.pool.grown, 0);
+  assert_int_equal(f->device->physical_peak_bytes, slots * MAPPED);
+  rp_guard_report_fini(&report);
+}
+
+/* The same program as the plan's: no more than K slots of each class, from the first step on. */
+static void a_plan_that_fits(void **state) {
+  (void)state;
+  for (uint32_t depth = 1; depth <= 4; depth++)
+    for (uint32_t slack = 0; slack < 3; slack++) {
+      struct guard_program program = guard_program_1f1b(12, depth);
+      struct guard_plan plan;
+      guard_program_plan(&program, slack, &plan);
+      struct guard_fixture f = guard_start(&seeing, &plan.plan);
+      uint64_t before = f.device->physical_peak_bytes;
+      assert_true(before <= 2 * HOST_GRANULARITY); /* the alias check's */
+      guard_program_alloc(&f, &program);
+      for (int step = 0; step < 4; step++)
+        guard_program_run(&f, &program);
+      quiet(&f, plan.classes[0].slots + plan.classes[1].slots);
+      assert_int_equal(f.waits, 0);
+      guard_end(&f);
+    }
+}
+
+/* K does not depend on N. */
+static void a_plan_of_fewer_microbatches(void **state) {
+  (void)state;
+  struct guard_program small = guard_program_1f1b(5, 3), large = guard_program_1f1b(20, 3);
+  struct guard_plan plan;
+  guard_program_plan(&small, 1, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &large);
+  for (int step = 0; step < 4; step++)
+    guard_program_run(&f, &large);
+  quiet(&f, plan.classes[0].slots + plan.classes[1].slots);
+  guard_end(&f);
+}
+
+/* Depth 2 planned, 3 in flight: the messages survive, and the report says why memory grew. */
+static void more_in_flight_than_planned(void **state) {
+  (void)state;
+  struct guard_program small = guard_program_1f1b(12, 2), large = guard_program_1f1b(12, 4);
+  struct guard_plan plan;
+  guard_program_plan(&small, 0, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &large);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &large);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(report.pool.grown > 0);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  assert_true(report.pool.prevented[RP_POOL_EARLY_REUSE] > 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+static void sizes_only(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(10, 3);
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 3, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  guard_program_alloc(&f, &program);
+  for (int step = 0; step < 4; step++)
+    guard_program_run(&f, &program);
+  quiet(&f, 6);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.class_count, 2);
+  assert_int_equal(report.classes[0].peer, UPSTREAM);
+  assert_int_equal(report.classes[1].peer, DOWNSTREAM);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* What the buffers did in earlier steps is believed before what the user said. */
+static void sizes_that_do_not_fit_later(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(10, 3), gpipe = guard_program_1f1b(10, 10);
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 3, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  guard_program_alloc(&f, &gpipe);
+  guard_program_run(&f, &program);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &gpipe);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.pool.prevented[RP_POOL_EARLY_REUSE], 7);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+static void another_schedule_than_planned(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(8, 2), gpipe = guard_program_1f1b(8, 8);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 1, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &gpipe);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &gpipe);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &planned);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  guard_end(&f);
+}
+
+/* The plan's peers are the run's in the same order, or it is another program. */
+static void peers_are_told_apart(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(8, 3), other = guard_program_1f1b(8, 1);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 0, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &other);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &other);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(report.plan_departed);
+  assert_int_equal(report.classes[0].peer, UPSTREAM);
+  assert_int_equal(report.classes[1].info.bound, 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* Two classes of one peer, told apart by the list alone: what departs from it has no class. */
+static void departing_without_rings(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(8, 2), longer = guard_program_1f1b(12, 2);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 1, &plan);
+  for (size_t i = 0; i < plan.plan.receive_count; i++)
+    plan.receives[i].source = 0;
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &longer);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &longer);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(report.plan_departed);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+static void evaluation_in_between(void **state) {
+  (void)state;
+  struct guard_program train = guard_program_1f1b(10, 3), evaluate = guard_program_evaluation(10);
+  struct guard_plan plan;
+  guard_program_plan(&train, 0, &plan);
+  for (int first = 0; first < 2; first++) { /* before any training, too */
+    struct guard_fixture f = guard_start(&seeing, &plan.plan);
+    guard_program_alloc(&f, &train);
+    for (int step = 0; step < 9; step++)
+      guard_program_run(&f, step / 3 % 2 == first ? &train : &evaluate);
+    assert_int_equal(rp_guard_violations(f.guard), 0);
+    guard_end(&f);
+  }
+}
+
+static void plans_are_checked(void **state) {
+  (void)state;
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
+  struct rp_guard_planned_receive item = {.end = 1};
+  for (int wrong = 0; wrong < 6; wrong++) {
+    struct rp_guard_planned_class one = class;
+    struct rp_guard_planned_receive receive = item;
+    struct rp_guard_plan plan = {&one, 1, &receive, 1};
+    if (wrong == 0) plan.class_count = 0;
+    if (wrong == 1) one.slots = 0;
+    if (wrong == 2) one.receive_bytes = 0;
+    if (wrong == 3) receive.class_index = 1;
+    if (wrong == 4) receive.slot = 2;
+    if (wrong == 5) receive.begin = 2;
+    struct guard_fixture f = guard_start(NULL, &plan);
+    struct rp_guard_report report = guard_look(&f);
+    assert_string_equal(report.idle_reason, "plan_not_usable");
+    assert_true(report.planned);
+    assert_false(rp_guard_wants(f.guard, BYTES));
+    rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
+static void only_planned_sizes_are_wanted(void **state) {
+  (void)state;
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(NULL, &plan);
+  static const struct {
+    uint64_t bytes;
+    bool wanted;
+  } cases[] = {{0, false},     {BYTES - 1, false},  {BYTES, true},
+               {MAPPED, true}, {MAPPED + 1, false}, {UINT64_MAX, false}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    assert_int_equal(rp_guard_wants(f.guard, cases[i].bytes), cases[i].wanted);
+  guard_end(&f);
+}
+
+static void device_without_aliases(void **state) {
+  (void)state;
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct host_device *device = host_device_create(1u << 20);
+  struct rp_order *order;
+  struct rp_guard *guard;
+  struct rp_guard_report report;
+  device->words_lie = true;
+  assert_int_equal(rp_order_create(NULL, &order), RP_OK);
+  assert_int_equal(rp_guard_create(NULL, &device->backend, order, &plan, &guard), RP_OK);
+  assert_int_equal(rp_guard_report(guard, &report), RP_OK);
+  assert_string_equal(report.idle_reason, "plan_not_usable");
+  assert_false(rp_guard_wants(guard, BYTES));
+  rp_guard_report_fini(&report);
+  assert_int_equal(rp_guard_destroy(guard, NULL), RP_OK);
+  rp_order_destroy(order);
+  host_device_destroy(device);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_plan_that_fits),
+      cmocka_unit_test(a_plan_of_fewer_microbatches),
+      cmocka_unit_test(more_in_flight_than_planned),
+      cmocka_unit_test(sizes_only),
+      cmocka_unit_test(sizes_that_do_not_fit_later),
+      cmocka_unit_test(another_schedule_than_planned),
+      cmocka_unit_test(peers_are_told_apart),
+      cmocka_unit_test(departing_without_rings),
+      cmocka_unit_test(evaluation_in_between),
+      cmocka_unit_test(plans_are_checked),
+      cmocka_unit_test(only_planned_sizes_are_wanted),
+      cmocka_unit_test(device_without_aliases),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
