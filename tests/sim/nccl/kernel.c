@@ -355,9 +355,8 @@ static void kernel_body(void *const *params, const struct rpsim_dims *dims) {
   bool skip = !plan || atomic_load(&comm->aborted);
   comm_put(comm); /* a fault leaves this function: hold nothing. Destroying waits for the kernel's stream. */
   if (skip) return;
-  touch_plan(plan);
-  log_plan(plan);
   sim_plan_each_range(plan, touch_range, NULL);
+  log_plan(plan);
 
   comm = comm_get(args.comm);
   if (!comm) return;
