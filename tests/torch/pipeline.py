@@ -18,6 +18,8 @@ def arguments():
     parser.add_argument("--stages-per-rank", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--bytes", type=int, default=1 << 20, help="of one activation")
+    parser.add_argument("--foreach", action="store_true", help="an optimizer that updates many tensors in one launch, torch's "
+                        "default; its arithmetic is not simulated")
     parser.add_argument("--record", help="folder")
     return parser.parse_args()
 
@@ -72,7 +74,8 @@ def main():
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     schedule, stages = build(options, rank, world, device)
-    optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=0.01, foreach=False)
+    optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=0.01,
+                                foreach=options.foreach)
     recorder = None
     if options.record:
         from record import Recorder

@@ -51,6 +51,10 @@ class PipelinesTest(support.TestCase):
                                 [f"{len(problems)} differences"]))
 
 
+    def test_foreach_optimizer(self):
+        self.check("1F1B", 2, 8, "--steps", "3", "--bytes", str(BYTES), "--foreach", shared=BYTES < 10 << 20)
+
+
 def add_tests():
     for schedule, ranks, microbatches in itertools.product(
             chosen("SCHEDULES", "GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,ZBVZeroBubble,DualPipeV"),

@@ -3,6 +3,7 @@ recvpool_unit_test(test_range_filter test_range_filter.c LIBS recvpool_agent_obj
 recvpool_unit_test(test_nccl_profiler test_nccl_profiler.c LIBS recvpool_agent_objects)
 recvpool_unit_test(test_identity test_identity.c LIBS recvpool_agent_objects)
 recvpool_unit_test(test_launch_scan test_launch_scan.c LIBS recvpool_cuda)
+recvpool_unit_test(test_launch_tables test_launch_tables.c LIBS recvpool_cuda)
 
 # The interposer's modules: one callee, and callers bound in every way.
 add_library(interpose_callee SHARED interpose/callee.c)

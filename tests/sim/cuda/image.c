@@ -17,6 +17,8 @@
 #define ENTRY_PACKED 0xf000u /* any compression */
 #define INFO_PARAM 0x17u
 #define PARAM_SIZE_SHIFT 18
+#define INFO_PARAM_LARGE                                                                                     \
+  0x45u /* of a kernel with more than 4 KiB of parameters: the size has a word of its own */
 
 struct fat_header {
   uint32_t magic;
@@ -93,22 +95,26 @@ struct param_info {
   uint32_t flags_and_size;
 };
 
-/* The nth parameter that the section tells of, in any order. */
-static const struct param_info *next_param(struct bytes section, size_t *position) {
+/* The next parameter that the section tells of, in any order. */
+static const struct param_info *next_param(struct bytes section, size_t *position, size_t *bytes) {
   const struct attribute *attribute;
   while ((attribute = at(section, *position, sizeof *attribute))) {
     size_t payload = *position + sizeof *attribute;
     *position = payload + (attribute->format == 4 ? attribute->value : 0);
-    if (attribute->format == 4 && attribute->kind == INFO_PARAM)
-      return at(section, payload, sizeof(struct param_info));
+    if (attribute->format != 4 || (attribute->kind != INFO_PARAM && attribute->kind != INFO_PARAM_LARGE))
+      continue;
+    const struct param_info *info = at(section, payload, sizeof *info);
+    if (info)
+      *bytes =
+          attribute->kind == INFO_PARAM ? info->flags_and_size >> PARAM_SIZE_SHIFT : info->flags_and_size;
+    return info;
   }
   return NULL;
 }
 
 static size_t count_params(struct bytes section) {
-  size_t count = 0;
-  const struct param_info *info;
-  for (size_t position = 0; (info = next_param(section, &position));)
+  size_t count = 0, bytes;
+  for (size_t position = 0; next_param(section, &position, &bytes);)
     count++;
   return count;
 }
@@ -116,10 +122,11 @@ static size_t count_params(struct bytes section) {
 /* Fails when the ordinals are not 0, 1, 2 ... */
 static bool fill_params(struct bytes section, struct rpsim_param *params, size_t count) {
   const struct param_info *info;
-  for (size_t position = 0; (info = next_param(section, &position));) {
+  size_t bytes;
+  for (size_t position = 0; (info = next_param(section, &position, &bytes));) {
     if (info->ordinal >= count || params[info->ordinal].size) return false;
     params[info->ordinal].offset = info->offset;
-    params[info->ordinal].size = info->flags_and_size >> PARAM_SIZE_SHIFT;
+    params[info->ordinal].size = bytes;
   }
   return true;
 }
