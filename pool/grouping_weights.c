@@ -81,10 +81,12 @@ static uint64_t best_weight(const struct rp_grouping_work *work, const struct rp
   return best;
 }
 
-/* Whether the life names an allocation that is old enough to be a weight. */
+/* Whether the life names something old that other lives name too; what it alone names is its share of a
+ * batch. */
 static bool names_weight(const struct rp_grouping_work *work, const struct rp_life *life) {
+  const struct rp_weight_use *first;
   for (uint16_t k = 0; k < life->companions.count; k++)
-    if (rp__companion_serial(life->companions.key[k]) <= work->old_serial) return true;
+    if (uses_of(work, life->companions.key[k], &first) > 1) return true;
   return false;
 }
 

@@ -177,7 +177,8 @@ static void the_first_stage_reads_gradients_differently(void **state) {
   struct rp_life lives[12];
   for (size_t i = 0; i < 12; i++) {
     lives[i] = life(i < 4 ? 0 : 2, i < 4 ? 1 : i < 8 ? 2 : 3, 6, 200 + i);
-    if (i >= 8) lives[i].companions.count = 0;
+    if (i >= 8)
+      lives[i].companions.key[0] = rp__companion_key(7, 4096 * i); /* its part of the input, not a weight */
   }
   struct rp_grouping grouping = group(lives, 12, true);
   assert_int_equal(grouping.group_count, 3);
