@@ -59,6 +59,8 @@ def add_tests():
     for schedule, ranks, microbatches in itertools.product(
             chosen("SCHEDULES", "GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,ZBVZeroBubble,DualPipeV"),
             chosen("RANKS", "2,4"), chosen("MICROBATCHES", "4,8,16")):
+        if schedule == "DualPipeV" and int(microbatches) < 2 * int(ranks):
+            continue  # torch refuses that
         def test(self, schedule=schedule, ranks=int(ranks), microbatches=int(microbatches)):
             self.check(schedule, ranks, microbatches, "--steps", "3", "--bytes", str(BYTES), shared=BYTES < 10 << 20)
         setattr(PipelinesTest, f"test_{schedule}_R{ranks}_N{microbatches}", test)
