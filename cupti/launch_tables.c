@@ -1,5 +1,5 @@
-/* Tables in the parameters of PyTorch's kernels (aten/src/ATen/native/cuda: Shape.cu, MultiTensorApply.cuh).
- */
+/* What is filled in the parameters of PyTorch's kernels (aten/src/ATen/native/cuda: CUDALoops.cuh,
+ * Reduce.cuh, Shape.cu, MultiTensorApply.cuh; aten/src/ATen/cuda/detail/OffsetCalculator.cuh). */
 #include "cupti/launch_tables.h"
 
 #include <stdlib.h>
@@ -11,6 +11,62 @@ static bool add_row(struct rp_launch_table *table, size_t offset, size_t bytes, 
   table->rows[table->row_count++].bytes = bytes;
   return true;
 }
+
+static size_t align(size_t value, size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+/* ---- loops over tensors of any shape ---- */
+
+#define DIMENSIONS_MAX 25
+#define OPERANDS_MAX 8
+/* More than any of their functors has. */
+#define FUNCTOR_BYTES_MAX 96
+
+/* An OffsetCalculator for so many tensors: dimensions, 12 bytes to divide by each, a stride for each and each
+ * tensor. */
+static size_t calculator_bytes(size_t operands) {
+  return 4 + DIMENSIONS_MAX * (12 + 4 * operands);
+}
+
+/* A closure of elementwise_kernel: OffsetCalculator, addresses, functor. */
+static bool loop_table(const unsigned char *data, size_t size, struct rp_launch_table *out) {
+  int32_t dimensions;
+  memcpy(&dimensions, data, sizeof dimensions);
+  if (dimensions < 0 || dimensions > DIMENSIONS_MAX) return false;
+  for (size_t operands = 1; operands <= OPERANDS_MAX; operands++) {
+    size_t head = align(calculator_bytes(operands), 8), least = head + 8 * operands;
+    if (size >= least && size < least + FUNCTOR_BYTES_MAX) return add_row(out, head, size - head, size);
+  }
+  return false;
+}
+
+/* Where OffsetCalculators are parameters of their own, there are no addresses in them. */
+static bool is_calculator(size_t size) {
+  for (size_t operands = 1; operands <= OPERANDS_MAX; operands++)
+    if (size == calculator_bytes(operands)) return true;
+  return false;
+}
+
+/** The end of a ReduceOp; the second destination is there only with two outputs. */
+struct reduce_tail {
+  uint64_t source, destinations[2], accumulator, block_buffer, semaphores;
+  int64_t base_index;
+  uint8_t accumulate, is_final;
+  int32_t outputs;
+};
+_Static_assert(sizeof(struct reduce_tail) == 64, "as on the device");
+
+static bool reduce_table(const unsigned char *data, size_t size, struct rp_launch_table *out) {
+  struct reduce_tail tail;
+  size_t at = size - sizeof tail;
+  memcpy(&tail, data + at, sizeof tail);
+  if (tail.outputs == 2) return add_row(out, at, offsetof(struct reduce_tail, base_index), size);
+  return tail.outputs == 1 && add_row(out, at, offsetof(struct reduce_tail, destinations) + 8, size) &&
+         add_row(out, at + offsetof(struct reduce_tail, accumulator), 24, size);
+}
+
+/* ---- lists of tensors ---- */
 
 /* CatArrInputTensorMetadata begins with the addresses of the inputs; the grid is as high as there are inputs.
  */
@@ -27,10 +83,6 @@ struct apply_layout {
   bool state_steps;      /**< these are one more row of addresses */
   bool start_tensor;     /**< there is a counter at the end */
 };
-
-static size_t align(size_t value, size_t to) {
-  return (value + to - 1) / to * to;
-}
 
 static size_t offset_of_blocks(const struct apply_layout *layout) {
   return layout->tensors * (8 * layout->depth + 8 + layout->between_bytes);
@@ -107,6 +159,11 @@ bool rp_launch_table(const char *symbol, const uint32_t grid[3], const unsigned 
                      struct rp_launch_table *out) {
   out->row_count = 0;
   if (size < RP_TABLE_BYTES_MIN || !symbol) return false;
+  if (strstr(symbol, "18elementwise_kernelILi") && strstr(symbol, "gpu_kernel_impl"))
+    return loop_table(data, size, out);
+  if (strstr(symbol, "unrolled_elementwise_kernelI")) return is_calculator(size);
+  if (strstr(symbol, "13reduce_kernelILi") && strstr(symbol, "8ReduceOpI"))
+    return reduce_table(data, size, out);
   if (strstr(symbol, "CatArrayBatchedCopy")) return cat_table(grid, size, out);
   if (strstr(symbol, "multi_tensor_apply_kernel")) return apply_table(symbol, grid, data, size, out);
   return false;

@@ -1,6 +1,7 @@
 /** @file launch_tables.h
- * Kernels of PyTorch that take tables as parameters, of which only a part is filled: the rest is what was on
- * the stack, old addresses of receive buffers too. No CUDA in here.
+ * Parameters of PyTorch's kernels that are filled only in part: lists of tensors, and shapes of up to 25
+ * dimensions. The rest is what was on the stack, which often is the parameters of an earlier launch with its
+ * addresses of receive buffers. No CUDA in here.
  */
 #ifndef RP_CUPTI_LAUNCH_TABLES_H
 #define RP_CUPTI_LAUNCH_TABLES_H
@@ -9,11 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** Parameters up to this size are no tables. */
-#define RP_TABLE_BYTES_MIN 1024u
+/** Smaller parameters are filled as a whole. */
+#define RP_TABLE_BYTES_MIN 256u
 #define RP_TABLE_ROWS 8
 
-/** The filled parts of one parameter. */
+/** The filled parts of one parameter that may hold addresses; none is an answer too. */
 struct rp_launch_table {
   size_t row_count;
   struct rp_table_row {
@@ -22,7 +23,7 @@ struct rp_launch_table {
 };
 
 /** The filled parts of a parameter of `size` bytes at `data`, given to kernel `symbol` (mangled) in a launch
- * of `grid` blocks (x, y, z). False: no table that is known, all of it counts. */
+ * of `grid` blocks (x, y, z). False: not one that is known, all of it counts. */
 bool rp_launch_table(const char *symbol, const uint32_t grid[3], const unsigned char *data, size_t size,
                      struct rp_launch_table *out);
 

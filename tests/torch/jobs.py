@@ -37,7 +37,7 @@ class Forks:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, script, arguments, ranks, folder, **variables):
-        """What the ranks printed, by rank; fails unless all of them end well."""
+        """Process ids of the ranks and what they printed, by rank; fails unless all of them end well."""
         job = {"script": os.path.join(HERE, script), "arguments": list(arguments), "ranks": ranks, "folder": folder,
                "environment": variables, "seconds": SECONDS}
         self.process.stdin.write(json.dumps(job) + "\n")
@@ -50,7 +50,7 @@ class Forks:
         if any(answer["statuses"]):
             raise AssertionError(f"{script} {' '.join(arguments)}: statuses {answer['statuses']}\n" +
                                  "\n".join(f"rank {rank}:\n{text[-3000:]}" for rank, text in enumerate(texts)))
-        return texts
+        return answer["pids"], texts
 
     def close(self):
         self.process.stdin.close()

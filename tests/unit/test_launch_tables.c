@@ -70,12 +70,58 @@ static void multi_tensor_tables_end_with_the_last_block(void **state) {
   }
 }
 
+#define LOOP                                                                                                 \
+  "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastINS0_15CUDAFunctor_addIfEEEEvRN"
+#define REDUCE                                                                                               \
+  "_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIfNS0_14func_wrapper_tIfZNS0_11sum_functorIfffE"
+#define UNROLLED "_ZN2at6native27unrolled_elementwise_kernelIN"
+
+/* Behind the shapes are the addresses of the output and the inputs. */
+static void loops_have_their_addresses_behind_the_shapes(void **state) {
+  (void)state;
+  static const struct { size_t size, head; } cases[] = {{536, 504}, {648, 608}, {752, 704}, {432, 408}};
+  const uint32_t grid[] = {1, 1, 1};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    memset(data, 0, sizeof data);
+    data[0] = 2; /* dimensions */
+    assert_true(rp_launch_table(LOOP, grid, data, cases[i].size, &table));
+    assert_int_equal(table.row_count, 1);
+    assert_int_equal(table.rows[0].offset, cases[i].head);
+    assert_int_equal(table.rows[0].bytes, cases[i].size - cases[i].head);
+    data[0] = 26;
+    assert_false(rp_launch_table(LOOP, grid, data, cases[i].size, &table));
+  }
+  assert_true(rp_launch_table(UNROLLED, grid, data, 504, &table));
+  assert_int_equal(table.row_count, 0);
+  assert_false(rp_launch_table(UNROLLED, grid, data, 512, &table));
+}
+
+static void reductions_have_their_addresses_at_the_end(void **state) {
+  (void)state;
+  const uint32_t grid[] = {1, 1, 1};
+  memset(data, 0, sizeof data);
+  data[1048 - 4] = 1; /* outputs */
+  assert_true(rp_launch_table(REDUCE, grid, data, 1048, &table));
+  assert_int_equal(table.row_count, 2);
+  assert_int_equal(table.rows[0].offset, 984);
+  assert_int_equal(table.rows[0].bytes, 16);
+  assert_int_equal(table.rows[1].offset, 1008);
+  assert_int_equal(table.rows[1].bytes, 24);
+  data[1064 - 4] = 2;
+  assert_true(rp_launch_table(REDUCE, grid, data, 1064, &table));
+  assert_int_equal(table.row_count, 1);
+  assert_int_equal(table.rows[0].offset, 1000);
+  assert_int_equal(table.rows[0].bytes, 48);
+  data[1064 - 4] = 3;
+  assert_false(rp_launch_table(REDUCE, grid, data, 1064, &table));
+}
+
 static void what_is_not_known_counts_as_a_whole(void **state) {
   (void)state;
   const uint32_t grid[] = {3, 3, 1};
   assert_false(rp_launch_table(NULL, grid, data, 2720, &table));
   assert_false(rp_launch_table("_Z6kernelPf", grid, data, 2720, &table));
-  assert_false(rp_launch_table(CAT, grid, data, 512, &table));
+  assert_false(rp_launch_table(CAT, grid, data, 255, &table));
   assert_false(
       rp_launch_table(APPLY "18TensorListMetadataILi1EEE", grid, data, 3376, &table)); /* another size */
   assert_false(rp_launch_table(APPLY "18TensorListMetadataILi9EEE", grid, data, 3368, &table));
@@ -86,6 +132,8 @@ static void what_is_not_known_counts_as_a_whole(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(cat_has_as_many_inputs_as_the_grid_is_high),
                                      cmocka_unit_test(multi_tensor_tables_end_with_the_last_block),
+                                     cmocka_unit_test(loops_have_their_addresses_behind_the_shapes),
+                                     cmocka_unit_test(reductions_have_their_addresses_at_the_end),
                                      cmocka_unit_test(what_is_not_known_counts_as_a_whole)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
