@@ -216,7 +216,8 @@ static bool is_needed_source(const char *name) {
 static void note_evidence(json_t *notes, const json_t *source) {
   const char *name = rp__text_of(source, "name", ""), *reason = rp__text_of(source, "reason", "");
   bool active = json_is_true(json_object_get(source, "active"));
-  if (!is_needed_source(name) || (active && !reason[0])) return;
+  bool limits = active && reason[0] && strcmp(name, "uprobes") == 0; /* where they are all there is */
+  if (!limits && (!is_needed_source(name) || (active && !reason[0]))) return;
   char text[512];
   snprintf(text, sizeof text, "%s evidence from %s: %s", active ? "limited" : "no", name,
            reason[0] ? reason : "?");

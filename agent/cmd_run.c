@@ -139,7 +139,7 @@ static int check(const struct rp_config *config) {
 
 /* The library next to the command (build folder), relative to it (an install that was moved), or where it was
  * installed. */
-static rp_status find_library(char *out, size_t out_size) {
+rp_status rp_cmd_find_agent(char *out, size_t out_size) {
   char self[PATH_MAX];
   ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
   if (length > 0) {
@@ -169,7 +169,7 @@ static int attach(void) {
     rp_cmd_error("run", INJECTION " is 'none', which switches injection off: running without the agent");
     return -1;
   }
-  if (find_library(library, sizeof library) != RP_OK) {
+  if (rp_cmd_find_agent(library, sizeof library) != RP_OK) {
     rp_cmd_error("run", "cannot find " LIBRARY " beside the command, in ../lib or in " RECVPOOL_FULL_LIBDIR
                         "; build or install it");
     return RP_EXIT_FAILURE;

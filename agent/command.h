@@ -17,6 +17,8 @@
 #define RP_EXIT_USAGE 2
 /** The command succeeded, and its reports tell of unsafe reuse that was not prevented. */
 #define RP_EXIT_VIOLATIONS 3
+/** A right, or something of this machine, is missing. */
+#define RP_EXIT_UNAVAILABLE 4
 
 /** Runs a command with the agent attached; passes its exit status through. */
 int rp_cmd_run(int argc, char **argv);
@@ -26,6 +28,13 @@ int rp_cmd_report(int argc, char **argv);
 int rp_cmd_disable(int argc, char **argv);
 /** Plans pools from a schedule on paper. */
 int rp_cmd_plan(int argc, char **argv);
+/** Observes running processes by uprobes. */
+int rp_cmd_attach(int argc, char **argv);
+/** Says what works on this machine and what does not. */
+int rp_cmd_doctor(int argc, char **argv);
+
+/** Serves reports over HTTP: page, API and metrics. */
+int rp_cmd_serve(int argc, char **argv);
 
 /** Prints "recvpool SUBCOMMAND: message" on stderr, as one line. */
 void rp_cmd_error(const char *subcommand, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -35,6 +44,9 @@ void rp_cmd_plain(char *text);
 /** Says what is wrong with the option that getopt_long answered with '?' or ':'; returns RP_EXIT_USAGE. */
 int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optind_before);
 
+/** Path of librecvpool.so: beside the command, relative to it, or where it was installed. RP_ERROR_NOT_FOUND.
+ */
+rp_status rp_cmd_find_agent(char *out, size_t out_size);
 /** Starts `argv` as a child, forwards signals to it and waits for it. Returns the exit status to end with:
  * the child's, 128 + the signal that ended it, 127 where the command does not exist, 126 where it cannot be
  * run. */
@@ -65,6 +77,8 @@ rp_status rp_read_finish(struct rp_read_set *set);
 /** Frees what the set owns. */
 void rp_read_fini(struct rp_read_set *set);
 
+/** The set as one document (job.schema.json); NULL without memory. Owned by the caller. */
+json_t *rp_report_jobs_json(const struct rp_read_set *set);
 /** Prints the set as a table, totals and a conclusion. */
 void rp_report_print(const struct rp_read_set *set, FILE *out);
 /** Writes the one-sentence conclusion over `reports` (only those of `job` unless it is SIZE_MAX). */

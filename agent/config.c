@@ -12,6 +12,7 @@
 extern char **environ;
 
 #define PREFIX "RECVPOOL_"
+#define TEST_PREFIX PREFIX "TEST_" /* of the library's own tests: no business of this table */
 #define MAX_SLACK 1024u
 #define DEFAULT_SLACK 2u
 #define PATH_BYTES 4096u
@@ -448,7 +449,9 @@ static void read_environment(struct rp_config *config, struct line *line) {
   if (line->size) line->text[0] = '\0';
   rp_config_defaults(config);
   for (char **entry = environ; entry && *entry; entry++)
-    if (strncmp(*entry, PREFIX, sizeof PREFIX - 1) == 0) read_one(config, *entry, line);
+    if (strncmp(*entry, PREFIX, sizeof PREFIX - 1) == 0 &&
+        strncmp(*entry, TEST_PREFIX, sizeof TEST_PREFIX - 1) != 0)
+      read_one(config, *entry, line);
 }
 
 void rp_config_read_environment(struct rp_config *config, char *warnings, size_t warnings_size) {

@@ -89,7 +89,7 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
   uint64_t now_ns = rp_now_ns(), until_ns = action->boundary ? now_ns + BOUNDARY_WAIT_NS : deadline_ns;
   if (now_ns < until_ns) {
     rp__gate_leave();
-    status = rp__idle_wait(idle, gaps, count, until_ns, !action->boundary);
+    status = rp__idle_wait(idle, gaps, count, until_ns);
     if (!rp__gate_enter()) return RP_ERROR_STATE;
   }
   if (status == RP_OK) rp_guard_idle_reached(device->guard, action);
@@ -208,8 +208,7 @@ static void strict_one(struct rp__device *device, const struct rp_order_site *si
   if (action.next == RP_GUARD_GO) return;
   if (!rp__idle_known(&idle, action.idle, action.idle_count)) {
     rp__gate_leave();
-    rp_status status =
-        rp__idle_wait(&idle, action.idle, action.idle_count, rp_now_ns() + BOUNDARY_WAIT_NS, false);
+    rp_status status = rp__idle_wait(&idle, action.idle, action.idle_count, rp_now_ns() + BOUNDARY_WAIT_NS);
     if (!rp__gate_enter()) return;
     if (status == RP_OK) rp_guard_idle_reached(device->guard, &action);
   }

@@ -133,13 +133,12 @@ static uint64_t activity_now(void) {
   return now;
 }
 
-/* Blocks as cudaFree does. */
-static rp_status wait_for_context(struct rp__idle *idle, uint64_t context) {
+static rp_status wait_for_context(struct rp__idle *idle, uint64_t context, uint64_t until_ns) {
   if (context == 0) context = rp_device_current_context();
   const struct rp_order_site site = {.context = context, .thread = rp_ordering_thread()};
   uint64_t before = activity_now();
   rp_order_call call = begin(RP_ORDER_SYNC_CONTEXT, &site, 0);
-  rp_status status = rp_device_synchronize(context);
+  rp_status status = rp__context_wait(context, until_ns);
   end(call, status == RP_OK);
   if (status != RP_OK) return status;
   idle->everything = true;
@@ -149,16 +148,13 @@ static rp_status wait_for_context(struct rp__idle *idle, uint64_t context) {
 
 /* Makes the mark that tells when the gap is closed, or waits for all of the gap's context. */
 static rp_status close_gap(struct rp__idle *idle, const struct rp_order_gap *gap, struct mark *mark,
-                           bool may_block, bool *marked) {
-  rp_status status = RP_ERROR_UNAVAILABLE;
-  *marked = false;
-  if (!rp__waits_for_host(gap) && !idle->host_only) status = make_mark(gap, mark);
-  *marked = status == RP_OK;
-  return !*marked && may_block ? wait_for_context(idle, gap->context) : status;
+                           uint64_t until_ns, bool *marked) {
+  *marked = !rp__waits_for_host(gap) && !idle->host_only && make_mark(gap, mark) == RP_OK;
+  return *marked ? RP_OK : wait_for_context(idle, gap->context, until_ns);
 }
 
 rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
-                        uint64_t until_ns, bool may_block) {
+                        uint64_t until_ns) {
   struct mark marks[RP_GUARD_ACTION_WAITS];
   size_t made = 0;
   rp_status status = RP_OK;
@@ -166,7 +162,7 @@ rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, 
   rp_thread.busy = 1;
   for (size_t i = 0; i < count && status == RP_OK; i++) {
     bool marked = false;
-    if (!done(idle, gaps[i].token)) status = close_gap(idle, &gaps[i], &marks[made], may_block, &marked);
+    if (!done(idle, gaps[i].token)) status = close_gap(idle, &gaps[i], &marks[made], until_ns, &marked);
     if (marked) made++;
   }
   rp_status waited = wait_for_marks(idle, marks, made, status == RP_OK ? until_ns : 0);
@@ -191,7 +187,7 @@ static rp_status insert_wait(const struct rp_order_site *site, const struct rp_o
   (void)rp_agent_lock();
   if (status == RP_OK) {
     rp_order_end(order, record);
-    rp_order_event_wait(order, site, event);
+    rp_order_event_wait_past(order, site, event);
   } else {
     rp_order_cancel(order, record);
   }

@@ -119,10 +119,13 @@ struct rp__idle {
 };
 /** Under the lock: are all of them complete? */
 bool rp__idle_known(const struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count);
-/** Outside of the gate: waits for them, until then. `may_block`: where only that would tell, for the whole
- * context, however long it takes. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE: nothing can tell. */
+/** Outside of the gate: waits for them, until then. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE:
+ * nothing can tell. */
 rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
-                        uint64_t until_ns, bool may_block);
+                        uint64_t until_ns);
+/** Waits for all work of a context, until then. RP_ERROR_BUSY: not in that time, or another wait that took
+ * too long still goes on; else as rp_device_synchronize. */
+rp_status rp__context_wait(uint64_t context, uint64_t until_ns);
 /** Whether only a wait of the host closes the gap. */
 bool rp__waits_for_host(const struct rp_order_gap *gap);
 /** Sleeps. */

@@ -77,7 +77,7 @@ static void note_send(const struct rp_enforce_transfer *transfer) {
   if (transfer->peer < 0) return;
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
     if (rp__enforce.devices[i].guard)
-      rp_guard_send(rp__enforce.devices[i].guard, transfer->comm, transfer->peer);
+      rp_guard_sent(rp__enforce.devices[i].guard, transfer->comm, transfer->peer, transfer->bytes);
 }
 
 bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
@@ -183,8 +183,10 @@ void rp_enforce_interrupt(void) {
   rp__gate_leave();
 }
 
-/* Under the lock. */
+/* Under the lock. What a graph receives into has memory of its own: replays are not announced. */
 void rp__ungated_receive(uint64_t address) {
-  bool ours = rp__gate_acting() || rp__device_of(address);
-  if (ours && !rp__enforce.shadow) rp_enforce_request_fallback(RP_POOL_FIRST_TOUCH);
+  if (rp__enforce.shadow || rp__gate_acting()) return; /* then the next one tells */
+  struct rp__device *device = rp__device_of(address);
+  if (device && !(rp_guard_flags(device->guard, address) & RP_POOL_FLAG_GRAPH))
+    rp_guard_request_fallback(device->guard, RP_POOL_RECEIVE_NOT_GATED);
 }

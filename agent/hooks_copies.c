@@ -58,6 +58,17 @@ static uint64_t span(uint64_t pitch, uint64_t width, uint64_t height) {
                (to, to_pitch, from, from_pitch, width, height, kind, stream),                                \
                take_copy(&call, false, to, span(to_pitch, width, height), from,                              \
                          span(from_pitch, width, height), rp_hook_stream(stream, per_thread)))
+#define COPY_2D(name, per_thread)                                                                            \
+  RP_HOOK_WORK(name,                                                                                         \
+               (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height, \
+                int kind),                                                                                   \
+               (to, to_pitch, from, from_pitch, width, height, kind),                                        \
+               take_copy(&call, true, to, span(to_pitch, width, height), from,                               \
+                         span(from_pitch, width, height), rp_hook_stream(NULL, per_thread)))
+#define COPY_PEER(name)                                                                                      \
+  RP_HOOK_WORK(name, (void *to, int to_device, const void *from, int from_device, size_t bytes),             \
+               (to, to_device, from, from_device, bytes),                                                    \
+               take_copy(&call, false, to, bytes, from, bytes, RP_STREAM_LEGACY))
 #define COPY_PEER_ASYNC(name, per_thread)                                                                    \
   RP_HOOK_WORK(name,                                                                                         \
                (void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream),     \
@@ -78,11 +89,18 @@ COPY_ASYNC(cudaMemcpyAsync, 0)
 COPY_ASYNC(cudaMemcpyAsync_ptsz, 1)
 COPY_2D_ASYNC(cudaMemcpy2DAsync, 0)
 COPY_2D_ASYNC(cudaMemcpy2DAsync_ptsz, 1)
+COPY_2D(cudaMemcpy2D, 0)
+COPY_2D(cudaMemcpy2D_ptds, 1)
+COPY_PEER(cudaMemcpyPeer)
 COPY_PEER_ASYNC(cudaMemcpyPeerAsync, 0)
 DRIVER_COPY(cuMemcpy, 0)
 DRIVER_COPY(cuMemcpyHtoD_v2, 0)
 DRIVER_COPY(cuMemcpyDtoH_v2, 0)
 DRIVER_COPY(cuMemcpyDtoD_v2, 0)
+DRIVER_COPY(cuMemcpy_ptds, 1)
+DRIVER_COPY(cuMemcpyHtoD_v2_ptds, 1)
+DRIVER_COPY(cuMemcpyDtoH_v2_ptds, 1)
+DRIVER_COPY(cuMemcpyDtoD_v2_ptds, 1)
 DRIVER_COPY_ASYNC(cuMemcpyAsync, 0)
 DRIVER_COPY_ASYNC(cuMemcpyAsync_ptsz, 1)
 DRIVER_COPY_ASYNC(cuMemcpyHtoDAsync_v2, 0)
@@ -106,13 +124,39 @@ DRIVER_COPY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, 1)
                take_memset(&call, (void *)(uintptr_t)to, elements * sizeof value,                            \
                            rp_hook_stream(stream, per_thread)))
 
+#define SET_2D(name, per_thread)                                                                             \
+  RP_HOOK_WORK(name, (void *to, size_t pitch, int value, size_t width, size_t height),                       \
+               (to, pitch, value, width, height),                                                            \
+               take_memset(&call, to, span(pitch, width, height), rp_hook_stream(NULL, per_thread)))
+#define SET_2D_ASYNC(name, per_thread)                                                                       \
+  RP_HOOK_WORK(name, (void *to, size_t pitch, int value, size_t width, size_t height, void *stream),         \
+               (to, pitch, value, width, height, stream),                                                    \
+               take_memset(&call, to, span(pitch, width, height), rp_hook_stream(stream, per_thread)))
+#define DRIVER_SET(name, type, per_thread)                                                                   \
+  RP_HOOK_WORK(                                                                                              \
+      name, (uint64_t to, type value, size_t elements), (to, value, elements),                               \
+      take_memset(&call, (void *)(uintptr_t)to, elements * sizeof value, rp_hook_stream(NULL, per_thread)))
+
 SET(cudaMemset, 0)
 SET(cudaMemset_ptds, 1)
 SET_ASYNC(cudaMemsetAsync, 0)
 SET_ASYNC(cudaMemsetAsync_ptsz, 1)
+SET_2D(cudaMemset2D, 0)
+SET_2D(cudaMemset2D_ptds, 1)
+SET_2D_ASYNC(cudaMemset2DAsync, 0)
+SET_2D_ASYNC(cudaMemset2DAsync_ptsz, 1)
+DRIVER_SET(cuMemsetD8_v2, unsigned char, 0)
+DRIVER_SET(cuMemsetD8_v2_ptds, unsigned char, 1)
 DRIVER_SET_ASYNC(cuMemsetD8Async, unsigned char, 0)
+DRIVER_SET_ASYNC(cuMemsetD8Async_ptsz, unsigned char, 1)
+DRIVER_SET(cuMemsetD16_v2, unsigned short, 0)
+DRIVER_SET(cuMemsetD16_v2_ptds, unsigned short, 1)
 DRIVER_SET_ASYNC(cuMemsetD16Async, unsigned short, 0)
+DRIVER_SET_ASYNC(cuMemsetD16Async_ptsz, unsigned short, 1)
+DRIVER_SET(cuMemsetD32_v2, unsigned, 0)
+DRIVER_SET(cuMemsetD32_v2_ptds, unsigned, 1)
 DRIVER_SET_ASYNC(cuMemsetD32Async, unsigned, 0)
+DRIVER_SET_ASYNC(cuMemsetD32Async_ptsz, unsigned, 1)
 
 const struct rp_hook rp_hooks_copies[] = {
     RP_HOOK_ENTRY(cudaMemcpy),
@@ -121,11 +165,18 @@ const struct rp_hook rp_hooks_copies[] = {
     RP_HOOK_ENTRY(cudaMemcpyAsync_ptsz),
     RP_HOOK_ENTRY(cudaMemcpy2DAsync),
     RP_HOOK_ENTRY(cudaMemcpy2DAsync_ptsz),
+    RP_HOOK_ENTRY(cudaMemcpy2D),
+    RP_HOOK_ENTRY(cudaMemcpy2D_ptds),
+    RP_HOOK_ENTRY(cudaMemcpyPeer),
     RP_HOOK_ENTRY(cudaMemcpyPeerAsync),
     RP_HOOK_ENTRY(cuMemcpy),
     RP_HOOK_ENTRY(cuMemcpyHtoD_v2),
     RP_HOOK_ENTRY(cuMemcpyDtoH_v2),
     RP_HOOK_ENTRY(cuMemcpyDtoD_v2),
+    RP_HOOK_ENTRY(cuMemcpy_ptds),
+    RP_HOOK_ENTRY(cuMemcpyHtoD_v2_ptds),
+    RP_HOOK_ENTRY(cuMemcpyDtoH_v2_ptds),
+    RP_HOOK_ENTRY(cuMemcpyDtoD_v2_ptds),
     RP_HOOK_ENTRY(cuMemcpyAsync),
     RP_HOOK_ENTRY(cuMemcpyAsync_ptsz),
     RP_HOOK_ENTRY(cuMemcpyHtoDAsync_v2),
@@ -138,8 +189,21 @@ const struct rp_hook rp_hooks_copies[] = {
     RP_HOOK_ENTRY(cudaMemset_ptds),
     RP_HOOK_ENTRY(cudaMemsetAsync),
     RP_HOOK_ENTRY(cudaMemsetAsync_ptsz),
+    RP_HOOK_ENTRY(cudaMemset2D),
+    RP_HOOK_ENTRY(cudaMemset2D_ptds),
+    RP_HOOK_ENTRY(cudaMemset2DAsync),
+    RP_HOOK_ENTRY(cudaMemset2DAsync_ptsz),
+    RP_HOOK_ENTRY(cuMemsetD8_v2),
+    RP_HOOK_ENTRY(cuMemsetD8_v2_ptds),
     RP_HOOK_ENTRY(cuMemsetD8Async),
+    RP_HOOK_ENTRY(cuMemsetD8Async_ptsz),
+    RP_HOOK_ENTRY(cuMemsetD16_v2),
+    RP_HOOK_ENTRY(cuMemsetD16_v2_ptds),
     RP_HOOK_ENTRY(cuMemsetD16Async),
+    RP_HOOK_ENTRY(cuMemsetD16Async_ptsz),
+    RP_HOOK_ENTRY(cuMemsetD32_v2),
+    RP_HOOK_ENTRY(cuMemsetD32_v2_ptds),
     RP_HOOK_ENTRY(cuMemsetD32Async),
+    RP_HOOK_ENTRY(cuMemsetD32Async_ptsz),
 };
 const size_t rp_hooks_copies_count = sizeof rp_hooks_copies / sizeof rp_hooks_copies[0];

@@ -9,6 +9,7 @@
 #include "agent/agent.h"
 #include "agent/enforce.h"
 #include "agent/hooks.h"
+#include "agent/reporter.h"
 #include "agent/state.h"
 
 static void tell(enum rp_event_kind kind, uint64_t address, uint64_t bytes, uint64_t stream,
@@ -62,6 +63,7 @@ static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
     if (tells) rp_hook_look_for_modules();
     if (runtime) make_context(runtime);
     taken = rp_enforce_allocate(bytes, out);
+    if (taken && tells) rp_reporter_driver_initialised(); /* without CUPTI nobody else says so */
   }
   rp_cost_end(started);
   return taken;

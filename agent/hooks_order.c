@@ -128,7 +128,8 @@ ORDERS(cuStreamCreate, (void **out, unsigned flags), (out, flags), MADE(out), .k
 ORDERS(cuStreamCreateWithPriority, (void **out, unsigned flags, int priority), (out, flags, priority),
        MADE(out), .kind = RP_CUDA_STREAM_CREATE, .flags = BLOCKING_UNLESS(flags))
 ORDERS(cuGreenCtxStreamCreate, (void **out, void *context, unsigned flags, int priority),
-       (out, context, flags, priority), MADE(out), .kind = RP_CUDA_STREAM_CREATE)
+       (out, context, flags, priority), MADE(out), .kind = RP_CUDA_STREAM_CREATE,
+       .flags = RP_CUDA_ORDER_ELSEWHERE)
 ENDS(cudaStreamDestroy, RP_CUDA_STREAM_DESTROY, stream)
 ENDS(cuStreamDestroy_v2, RP_CUDA_STREAM_DESTROY, stream)
 ORDERS(cudaEventCreate, (void **out), (out), MADE(out), .kind = RP_CUDA_EVENT_CREATE)

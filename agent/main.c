@@ -16,6 +16,11 @@ static const struct {
     {"run", rp_cmd_run, "run a training command with the agent attached"},
     {"report", rp_cmd_report, "show what the reports of a job say"},
     {"disable", rp_cmd_disable, "end the sharing of memory in a running process"},
+#ifdef RECVPOOL_HAVE_SERVE
+    {"serve", rp_cmd_serve, "show reports in a browser, and as metrics for Prometheus"},
+#endif
+    {"doctor", rp_cmd_doctor, "say what works on this machine, and the mend for what does not"},
+    {"attach", rp_cmd_attach, "observe processes that run already, from outside"},
 #ifdef RECVPOOL_HAVE_PLAN
     {"plan", rp_cmd_plan, "plan pools from a schedule, without running anything"},
 #endif

@@ -302,7 +302,8 @@ static void tell_destroyed(const struct rp_cuda_order *call) {
 }
 
 static void tell_made(const struct rp_cuda_order *call) {
-  const uint64_t context = call->context ? call->context : rp_driver_current_context();
+  uint64_t context = call->context ? call->context : rp_driver_current_context();
+  if (call->flags & RP_CUDA_ORDER_ELSEWHERE) context = 0;
   if (!call->object || !lock_or_lose()) return;
   if (call->kind == RP_CUDA_STREAM_CREATE)
     rp_order_stream_create(order, context, call->object, (call->flags & RP_CUDA_ORDER_BLOCKING) != 0);

@@ -8,6 +8,9 @@
  * are left aside. Calls made by NCCL and other libraries are edges like any other. It goes on when the rest
  * of the library has gone passive, for pools go on too; in a forked child it is off.
  *
+ * Without driver callbacks only interposed calls are told. Edges that others make are missed then, and an
+ * event that an interposed call recorded and another call records again is trusted for what it was.
+ *
  * While no access has been told nothing can be ordered, and calls that could only carry order cost a load or
  * two. Otherwise each begin and each end takes the core lock once. Functions without another word may be
  * called by any thread, in callbacks too, outside of the core lock; they ask the driver questions at most.

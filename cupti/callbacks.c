@@ -265,21 +265,90 @@ static void on_copy_2d(const struct rp_taken *call) {
   take_copy_2d(call, p->pCopy, NULL);
 }
 
-static void take_copy_3d(const struct rp_taken *call, const CUDA_MEMCPY3D *c, CUstream stream) {
-  if (!c) return;
-  uint64_t to_rows = c->Depth ? (c->Depth - 1) * (c->dstHeight ? c->dstHeight : c->Height) + c->Height : 0;
-  uint64_t from_rows = c->Depth ? (c->Depth - 1) * (c->srcHeight ? c->srcHeight : c->Height) + c->Height : 0;
-  bool to_device = device_side(c->dstMemoryType), from_device = device_side(c->srcMemoryType);
-  uint64_t to_skip = (c->dstZ * c->dstHeight + c->dstY) * c->dstPitch + c->dstXInBytes;
-  uint64_t from_skip = (c->srcZ * c->srcHeight + c->srcY) * c->srcPitch + c->srcXInBytes;
-  tell_copy(call, to_device ? c->dstDevice + to_skip : 0, from_device ? c->srcDevice + from_skip : 0,
-            to_device ? span(c->dstPitch, c->WidthInBytes, to_rows) : 0,
-            from_device ? span(c->srcPitch, c->WidthInBytes, from_rows) : 0, stream);
+/* One side of a copy between boxes; the two descriptions that the driver takes name it alike. */
+struct box {
+  CUmemorytype type;
+  CUdeviceptr device;
+  const void *host;
+  uint64_t pitch, rows, x, y, z;
+};
+#define BOX(copy, side)                                                                                      \
+  {                                                                                                          \
+    (copy)->side##MemoryType, (copy)->side##Device, (copy)->side##Host, (copy)->side##Pitch,                 \
+        (copy)->side##Height, (copy)->side##XInBytes, (copy)->side##Y, (copy)->side##Z                       \
+  }
+
+static uint64_t box_begin(const struct box *box) {
+  return device_side(box->type) ? box->device + (box->z * box->rows + box->y) * box->pitch + box->x : 0;
 }
+
+static uint64_t box_bytes(const struct box *box, uint64_t width, uint64_t height, uint64_t depth) {
+  if (!device_side(box->type) || !depth) return 0;
+  return span(box->pitch, width, (depth - 1) * (box->rows ? box->rows : height) + height);
+}
+
+#define TAKE_COPY_3D(call, copy, stream)                                                                     \
+  do {                                                                                                       \
+    const struct box to = BOX(copy, dst), from = BOX(copy, src);                                             \
+    uint64_t width = (copy)->WidthInBytes, height = (copy)->Height, depth = (copy)->Depth;                   \
+    tell_copy(call, box_begin(&to), box_begin(&from), box_bytes(&to, width, height, depth),                  \
+              box_bytes(&from, width, height, depth), stream);                                               \
+  } while (0)
+#define IS_SYNC_COPY_3D(call, copy)                                                                          \
+  is_sync_copy(call, side_of((copy)->dstMemoryType, (copy)->dstDevice, (copy)->dstHost),                     \
+               side_of((copy)->srcMemoryType, (copy)->srcDevice, (copy)->srcHost))
 
 static void on_copy_3d_async(const struct rp_taken *call) {
   const cuMemcpy3DAsync_v2_params *p = call->params;
-  take_copy_3d(call, p->pCopy, p->hStream);
+  if (p->pCopy) TAKE_COPY_3D(call, p->pCopy, p->hStream);
+}
+
+static void on_copy_3d(const struct rp_taken *call) {
+  const cuMemcpy3D_v2_params *p = call->params;
+  if (!p->pCopy) return;
+  IS_SYNC_COPY_3D(call, p->pCopy);
+  TAKE_COPY_3D(call, p->pCopy, NULL);
+}
+
+static void on_copy_3d_peer_async(const struct rp_taken *call) {
+  const cuMemcpy3DPeerAsync_params *p = call->params;
+  if (p->pCopy) TAKE_COPY_3D(call, p->pCopy, p->hStream);
+}
+
+static void on_copy_3d_peer(const struct rp_taken *call) {
+  const cuMemcpy3DPeer_params *p = call->params;
+  if (!p->pCopy) return;
+  IS_SYNC_COPY_3D(call, p->pCopy);
+  TAKE_COPY_3D(call, p->pCopy, NULL);
+}
+
+/* A side of a batched copy between boxes: an element is a byte where both sides are pointers. */
+static uint64_t operand_bytes(const CUmemcpy3DOperand *side, const CUextent3D *extent) {
+  uint64_t rows = side->op.ptr.layerHeight ? side->op.ptr.layerHeight : extent->height;
+  if (side->type != CU_MEMCPY_OPERAND_TYPE_POINTER || !extent->depth) return 0;
+  return span(side->op.ptr.rowLength, extent->width, (extent->depth - 1) * rows + extent->height);
+}
+
+static uint64_t operand_begin(const CUmemcpy3DOperand *side) {
+  return side->type == CU_MEMCPY_OPERAND_TYPE_POINTER ? side->op.ptr.ptr : 0;
+}
+
+static void take_copy_3d_batch(const struct rp_taken *call, const CUDA_MEMCPY3D_BATCH_OP *list, size_t count,
+                               CUstream stream) {
+  for (size_t i = 0; list && i < count; i++)
+    tell_copy(call, operand_begin(&list[i].dst), operand_begin(&list[i].src),
+              operand_bytes(&list[i].dst, &list[i].extent), operand_bytes(&list[i].src, &list[i].extent),
+              stream);
+}
+
+static void on_copy_3d_batch(const struct rp_taken *call) {
+  const cuMemcpy3DBatchAsync_params *p = call->params;
+  take_copy_3d_batch(call, p->opList, p->numOps, p->hStream);
+}
+
+static void on_copy_3d_batch_v2(const struct rp_taken *call) {
+  const cuMemcpy3DBatchAsync_v2_params *p = call->params;
+  take_copy_3d_batch(call, p->opList, p->numOps, p->hStream);
 }
 
 static void on_copy_batch(const struct rp_taken *call) {
@@ -356,6 +425,11 @@ static const struct rp_wanted wanted[] = {
     TWINS(cuMemcpyPeerAsync, _ptsz, WORK, on_copy_peer_async),
     TWINS(cuMemcpy2DAsync_v2, _ptsz, WORK, on_copy_2d_async),
     TWINS(cuMemcpy3DAsync_v2, _ptsz, WORK, on_copy_3d_async),
+    TWINS(cuMemcpy3D_v2, _ptds, WORK, on_copy_3d),
+    TWINS(cuMemcpy3DPeerAsync, _ptsz, WORK, on_copy_3d_peer_async),
+    TWINS(cuMemcpy3DPeer, _ptds, WORK, on_copy_3d_peer),
+    TWINS(cuMemcpy3DBatchAsync, _ptsz, WORK, on_copy_3d_batch),
+    TWINS(cuMemcpy3DBatchAsync_v2, _ptsz, WORK, on_copy_3d_batch_v2),
     TWINS(cuMemcpy, _ptds, WORK, on_copy),
     TWINS(cuMemcpyHtoD_v2, _ptds, WORK, on_copy_htod),
     TWINS(cuMemcpyDtoH_v2, _ptds, WORK, on_copy_dtoh),

@@ -42,13 +42,14 @@ struct rp_wanted {
   bool (*order)(const struct rp_taken *call, struct rp_cuda_order *out);
 };
 
+/* Names are pasted at once: cuda.h defines some of them as macros for their newest version. */
 #define RP_CBID(name) CUPTI_DRIVER_TRACE_CBID_##name
 #define RP_PLAIN(name, side, handle)                                                                         \
-  { RP_CBID(name), side, false, handle, NULL }
+  { CUPTI_DRIVER_TRACE_CBID_##name, side, false, handle, NULL }
 /** A call that takes a stream, and its twin for the per-thread default stream. */
 #define RP_TWINS(name, suffix, side, handle)                                                                 \
-  {RP_CBID(name), side, false, handle, NULL}, {                                                              \
-    RP_CBID(name##suffix), side, true, handle, NULL                                                          \
+  {CUPTI_DRIVER_TRACE_CBID_##name, side, false, handle, NULL}, {                                             \
+    CUPTI_DRIVER_TRACE_CBID_##name##suffix, side, true, handle, NULL                                         \
   }
 
 extern const struct rp_wanted rp_wanted_order[];

@@ -112,7 +112,9 @@ static bool on_stream_create_priority(const struct rp_taken *call, struct rp_cud
 
 static bool on_stream_create_green(const struct rp_taken *call, struct rp_cuda_order *out) {
   const cuGreenCtxStreamCreate_params *p = call->params;
-  return created(call, p->phStream, CU_STREAM_NON_BLOCKING, out);
+  (void)created(call, p->phStream, CU_STREAM_NON_BLOCKING, out);
+  out->flags = RP_CUDA_ORDER_ELSEWHERE;
+  return true;
 }
 
 static bool on_stream_destroy(const struct rp_taken *call, struct rp_cuda_order *out) {
@@ -201,10 +203,10 @@ static bool on_exec_node_set(const struct rp_taken *call, struct rp_cuda_order *
 /* ---- the table ---- */
 
 #define PLAIN(name, order)                                                                                   \
-  { RP_CBID(name), RP_ORDER, false, NULL, order }
+  { CUPTI_DRIVER_TRACE_CBID_##name, RP_ORDER, false, NULL, order }
 #define TWINS(name, order)                                                                                   \
-  {RP_CBID(name), RP_ORDER, false, NULL, order}, {                                                           \
-    RP_CBID(name##_ptsz), RP_ORDER, true, NULL, order                                                        \
+  {CUPTI_DRIVER_TRACE_CBID_##name, RP_ORDER, false, NULL, order}, {                                          \
+    CUPTI_DRIVER_TRACE_CBID_##name##_ptsz, RP_ORDER, true, NULL, order                                       \
   }
 
 const struct rp_wanted rp_wanted_order[] = {

@@ -57,6 +57,7 @@ enum rp_cuda_order_kind {
 
 #define RP_CUDA_ORDER_QUERY 1u    /**< a question that counts if it is answered "done" */
 #define RP_CUDA_ORDER_BLOCKING 2u /**< stream creation: waits for the legacy stream */
+#define RP_CUDA_ORDER_ELSEWHERE 4u /**< stream creation: not in the current context */
 
 struct rp_cuda_order {
   enum rp_cuda_order_kind kind;

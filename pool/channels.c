@@ -62,7 +62,8 @@ static struct rp_channel_state *add_channel(struct rp_tracker *tracker, const st
 
 static struct rp_interval interval_of(const struct rp_lifetime *lifetime, bool until_released) {
   uint64_t begin = lifetime->posted_seq;
-  uint64_t end = until_released ? lifetime->released_seq : lifetime->last_access_seq;
+  bool answered = lifetime->release_evidence == RP_RELEASE_ANSWERING_SEND;
+  uint64_t end = until_released || answered ? lifetime->released_seq : lifetime->last_access_seq;
   return (struct rp_interval){begin, end > begin ? end : begin};
 }
 
@@ -121,6 +122,7 @@ static void claim_buffer(struct rp_tracker *tracker, const struct rp_channel_sta
 static void add_life(struct rp_channel_state *state, const struct rp_life *life, bool shared) {
   state->captured |= life->captured;
   state->any_access |= life->public.accesses != 0;
+  state->answered &= life->public.release_evidence == RP_RELEASE_ANSWERING_SEND;
   state->shared |= shared;
   state->public.held_bytes += shared || !life->allocation_bytes ? life->bytes : life->allocation_bytes;
   state->public.unreachable_bytes += shared ? life->bytes : 0;
@@ -138,6 +140,7 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
   }
   state->public.held_bytes = state->public.unreachable_bytes = 0;
   state->captured = state->any_access = state->shared = false;
+  state->answered = true;
   for (size_t i = 0; i < count; i++) {
     if (grouping->group_of[i] != g) continue;
     struct rp_lifetime *lifetime = &lifetimes[grouping->microbatch[i]];

@@ -145,6 +145,11 @@ bool rp_guard_owns(const struct rp_guard *guard, uint64_t address, uint64_t *beg
   return true;
 }
 
+uint32_t rp_guard_flags(const struct rp_guard *guard, uint64_t address) {
+  uint32_t id;
+  return rp_pool_find(guard->pool, address, &id) ? 0 : rp__guard_info(guard, id).flags;
+}
+
 uint64_t rp_guard_backed_example(const struct rp_guard *guard) {
   for (uint32_t id = 0; id < guard->buffer_count; id++) {
     bool backed = false;
@@ -274,6 +279,7 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
                                                  .birth = ++guard->births,
                                                  .in_use = true,
                                                  .peer = -1,
+                                                 .class_index = RP_POOL_NONE,
                                                  .item = RP_POOL_NONE};
   rp_guard_address_reused(guard, begin, bytes);
   struct rp_pool_buffer_info info = rp__guard_info(guard, id);
@@ -369,20 +375,36 @@ void rp_guard_shadow_free(struct rp_guard *guard, uint64_t address) {
 
 /* ---- small things ---- */
 
+const struct rp__guard_peer *rp__guard_peer_of(const struct rp_guard *guard, uint64_t comm, int32_t peer) {
+  for (uint32_t i = 0; i < guard->peer_count; i++)
+    if (guard->peers[i].comm == comm && guard->peers[i].peer == peer) return &guard->peers[i];
+  return NULL;
+}
+
+static struct rp__guard_peer *peer_add(struct rp_guard *guard, uint64_t comm, int32_t peer) {
+  struct rp__guard_peer *entry = &guard->peers[0];
+  for (uint32_t i = 1; i < guard->peer_count; i++)
+    if (guard->peers[i].step < entry->step) entry = &guard->peers[i];
+  if (guard->peer_count < RP__GUARD_PEERS) entry = &guard->peers[guard->peer_count++];
+  *entry = (struct rp__guard_peer){.comm = comm, .peer = peer};
+  return entry;
+}
+
+void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes) {
+  struct rp__guard_peer *to = (struct rp__guard_peer *)rp__guard_peer_of(guard, comm, peer);
+  if (!to) to = peer_add(guard, comm, peer);
+  if (to->step != guard->step) {
+    to->step_before = to->step;
+    to->step = guard->step;
+    to->sent = 0;
+  }
+  to->sent += rp_guard_wants(guard, bytes);
+  guard->sizes_told |= bytes != 0;
+  guard->sizes_untold |= bytes == 0;
+}
+
 void rp_guard_send(struct rp_guard *guard, uint64_t comm, int32_t peer) {
-  struct rp__guard_peer *found = NULL, *oldest = NULL;
-  for (uint32_t i = 0; i < guard->peer_count && !found; i++) {
-    struct rp__guard_peer *known = &guard->peers[i];
-    if (known->comm == comm && known->peer == peer) found = known;
-    if (!oldest || known->step < oldest->step) oldest = known;
-  }
-  if (!found) {
-    found = guard->peer_count < RP__GUARD_PEERS ? &guard->peers[guard->peer_count++] : oldest;
-    *found = (struct rp__guard_peer){.comm = comm, .peer = peer};
-  }
-  if (found->step == guard->step) return;
-  found->step_before = found->step;
-  found->step = guard->step;
+  rp_guard_sent(guard, comm, peer, 0);
 }
 
 void rp__guard_why_idle(struct rp_guard *guard, const char *word, const char *text) {
@@ -395,9 +417,6 @@ void rp_guard_interrupt(struct rp_guard *guard, const struct rp_pool_site *site)
   struct rp_pool_info info;
   at.step = guard->step - 1;
   rp_pool_info(guard->pool, &info);
-  for (uint32_t id = 0; id < guard->buffer_count; id++)
-    guard->buffers[id].broken |= guard->buffers[id].receives != 0;
-  guard->stable = 0;
   if (!info.bound && !info.unbound) return; /* nothing is shared */
   rp_pool_interrupt(guard->pool, &at);
   rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_STEP_INTERRUPTED),

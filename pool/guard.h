@@ -8,7 +8,8 @@
  *
  * It learns per buffer what reads a received message (functions and how many), and takes a message for
  * released when that has been launched again. It finds steps by itself: a step ends when a buffer is received
- * into again. At a step boundary it activates pooling (auto), carries out fallbacks, and makes pinned buffers
+ * into again. At a step boundary it activates pooling (auto; with a plan: of what the plan has no place for),
+ * carries out fallbacks, and makes pinned buffers
  * private.
  *
  * Shadow: the same over memory that does not exist. Buffers are told with rp_guard_shadow_alloc, and what is
@@ -131,6 +132,8 @@ void rp_guard_shadow_free(struct rp_guard *guard, uint64_t address);
  * be NULL). For pointer queries. */
 bool rp_guard_owns(const struct rp_guard *guard, uint64_t address, uint64_t *begin, uint64_t *bytes,
                    bool *backed);
+/** Which ways out of our sight (RP_POOL_FLAG_*) the buffer at `address` has; 0 where there is no buffer. */
+uint32_t rp_guard_flags(const struct rp_guard *guard, uint64_t address);
 /** Begin of some buffer of ours that has memory; 0 if there is none. */
 uint64_t rp_guard_backed_example(const struct rp_guard *guard);
 
@@ -189,7 +192,11 @@ void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_rec
  * answered. */
 void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,
                               rp_order_token token);
-/** A send to that peer is posted, from whatever memory (options: sends_told). Cheap. */
+/** A send of `bytes` to that peer is posted, from whatever memory (options: sends_told). Told before the
+ * call. With it, a plan of sizes alone takes messages for released only as fast as they are answered. Cheap.
+ */
+void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes);
+/** The same where the size is not known: for options.sends_told alone. */
 void rp_guard_send(struct rp_guard *guard, uint64_t comm, int32_t peer);
 
 /* ---- boundaries ---- */

@@ -39,7 +39,8 @@ static bool maps(const struct rp_pool_decision *decision) {
 /* Untouched memory that may be lent is watched; once it was touched it is the program's. */
 static void touched(struct rp_guard *guard, uint32_t id) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
-  if (buffer->watched && !buffer->receives) rp__guard_unwatch(guard, id);
+  if (!buffer->watched || buffer->receives) return;
+  if (rp__guard_info(guard, id).binding != RP_POOL_UNBOUND) rp__guard_unwatch(guard, id);
 }
 
 static rp_status do_commit(struct rp_guard *guard, uint32_t id, const struct rp_guard_access *access,

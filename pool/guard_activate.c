@@ -9,11 +9,11 @@
 #define UNREADY_MOST 1024
 
 struct candidate {
-  uint64_t label, mapped_bytes;
+  uint64_t label, bytes, mapped_bytes; /**< of a receive; of the buffer */
   uint32_t id, order;
 };
 
-/* Buffers of one label, in the order of their receives. */
+/* Buffers of one label and size, in the order of their receives. */
 struct group {
   const struct candidate *at;
   size_t count;
@@ -44,6 +44,8 @@ static void why_not(struct rp_guard *guard, const struct rp__guard_buffer *buffe
                     const struct rp_pool_buffer_info *info) {
   if (info->flags & RP_POOL_FLAG_GRAPH)
     because(guard, RP_REASON_GRAPH_CAPTURED);
+  else if (info->flags & RP_POOL_FLAG_ESCAPED)
+    rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_ESCAPED), rp_pool_reason_text(RP_POOL_ESCAPED));
   else if (info->flags)
     rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_REGISTERED),
                        rp_pool_reason_text(RP_POOL_REGISTERED));
@@ -62,6 +64,7 @@ bool rp__guard_candidates(struct rp_guard *guard) {
     why_not(guard, buffer, &info);
     found += eligible(buffer, &info) && !open_life(&info);
   }
+  if (found == 1) because(guard, RP_REASON_UNBOUNDED_DEPTH); /* of one buffer */
   return found >= 2;
 }
 
@@ -81,6 +84,7 @@ void rp__guard_places(struct rp_guard *guard, const struct rp_guard_channel *cha
 static int compare_candidates(const void *one, const void *other) {
   const struct candidate *a = one, *b = other;
   if (a->label != b->label) return a->label < b->label ? -1 : 1;
+  if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
   if (a->mapped_bytes != b->mapped_bytes) return a->mapped_bytes < b->mapped_bytes ? -1 : 1;
   return (a->order > b->order) - (a->order < b->order);
 }
@@ -92,7 +96,8 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
     const struct rp__guard_buffer *buffer = rp__guard_entry(guard, &guard->received_before.at[i]);
     struct rp_pool_buffer_info info = rp__guard_info(guard, id);
     if (!eligible(buffer, &info) || !buffer->place.known) continue;
-    out[count++] = (struct candidate){buffer->place.label, info.mapped_bytes, id, (uint32_t)i};
+    out[count++] =
+        (struct candidate){buffer->place.label, buffer->receive_bytes, info.mapped_bytes, id, (uint32_t)i};
   }
   if (count) qsort(out, count, sizeof *out, compare_candidates);
   return count;
@@ -103,14 +108,10 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
 /* Was the peer sent to in the last two steps? Where nothing ever goes back nothing was trained. */
 static bool answered(const struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
   if (!guard->options.sends_told) return true;
-  for (uint32_t i = 0; i < guard->peer_count; i++) {
-    const struct rp__guard_peer *peer = &guard->peers[i];
-    if (peer->comm != buffer->comm || peer->peer != buffer->peer) continue;
-    /* The step that begins may have sent already. */
-    bool begun = peer->step == guard->step;
-    return (begun ? peer->step_before : peer->step) == guard->step - 1;
-  }
-  return false;
+  const struct rp__guard_peer *peer = rp__guard_peer_of(guard, buffer->comm, buffer->peer);
+  if (!peer) return false;
+  bool begun = peer->step == guard->step; /* the step that begins may have sent already */
+  return (begun ? peer->step_before : peer->step) == guard->step - 1;
 }
 
 /* RP_OK: all released and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now. */
@@ -232,15 +233,13 @@ static rp_status pool_activate(struct rp_guard *guard, const struct group *group
                                const struct rp_slots *chosen, uint32_t depth) {
   struct rp_pool_class_spec spec = {.label = group->at[0].label,
                                     .granularity = RP_PLAN_STAGE,
+                                    .receive_bytes = group->at[0].bytes,
+                                    .mapped_bytes = group->at[0].mapped_bytes,
                                     .slots = chosen->count,
                                     .buffers = (uint32_t)group->count};
   uint32_t made;
-  for (size_t i = 0; i < group->count; i++) {
+  for (size_t i = 0; i < group->count; i++)
     group->ids[i] = group->at[i].id;
-    uint64_t bytes = guard->buffers[group->ids[i]].receive_bytes;
-    if (spec.receive_bytes && spec.receive_bytes != bytes) return RP_ERROR_INVALID;
-    spec.receive_bytes = bytes;
-  }
   rp_status status =
       rp_pool_activate(guard->pool, &spec, group->ids, group->slots, group->count, false, &made);
   if (status) return status;
@@ -283,7 +282,8 @@ static rp_status activate_group(struct rp_guard *guard, struct group *group) {
 
 static size_t group_end(const struct candidate *at, size_t from, size_t count) {
   size_t to = from + 1;
-  while (to < count && at[to].label == at[from].label && at[to].mapped_bytes == at[from].mapped_bytes)
+  while (to < count && at[to].label == at[from].label && at[to].bytes == at[from].bytes &&
+         at[to].mapped_bytes == at[from].mapped_bytes)
     to++;
   return to;
 }

@@ -54,11 +54,11 @@ struct rp__guard_buffer {
   uint64_t receives; /**< so far; 0: it is no receive buffer as far as is known */
   uint64_t step;     /**< of the last receive */
   uint64_t receive_bytes, comm;
+  uint64_t usual_bytes; /**< of the first receive */
   int32_t peer;
   uint32_t microbatch;        /**< counted within its source and step */
   uint32_t waiting;           /**< the receive and grouped accesses that are committed and not launched yet */
   bool partial;               /**< receives land in parts of it */
-  bool broken;                /**< the lifetime was broken off: it teaches nothing */
   bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
   uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
   uint64_t post_before, last_before; /**< of the lifetime before */
@@ -68,6 +68,7 @@ struct rp__guard_buffer {
   struct rp__access_set now;         /**< of this lifetime */
   struct rp__access_set learned;     /**< needed for release */
   uint32_t lifetimes;                /**< that `learned` comes from */
+  uint32_t class_index;              /**< plan: class of the last receive, or RP_POOL_NONE */
   uint32_t item, needed;             /**< plan: item of the list or RP_POOL_NONE; accesses it counts or 0 */
   struct rp__guard_place place;
 };
@@ -85,7 +86,8 @@ struct rp__guard_source {
 struct rp__guard_peer {
   uint64_t comm;
   int32_t peer;
-  uint64_t step, step_before; /**< the last two steps with a send, plus one; 0 = none */
+  uint64_t step, step_before; /**< the last two steps with a send; 0 = none */
+  uint32_t sent;              /**< of a size that receives have, in step `step` */
 };
 
 /** What the guard knows of a class of the pool. */
@@ -98,8 +100,9 @@ struct rp__guard_class {
   bool ring;       /**< the n-th receive of a step has slot n mod K */
   bool any_number; /**< more buffers than the plan counts are no surprise */
   uint32_t needed; /**< accesses that the plan counts of each of its receives; 0 = not known */
-  uint64_t step;   /**< of the count below */
-  uint32_t received;
+  uint64_t step;   /**< of the counts below */
+  uint32_t received, most, let_go; /**< receives; most accesses of one of them; released by the plan */
+  bool answered;                   /**< each is answered by a send, as far as the step has shown */
 };
 
 struct rp__guard_plan {
@@ -160,7 +163,8 @@ struct rp_guard {
   uint32_t source_count;
   struct rp__guard_peer peers[RP__GUARD_PEERS];
   uint32_t peer_count;
-  uint32_t graph_buffers; /**< buffers that a graph may hold: an upper bound */
+  bool sizes_told, sizes_untold; /**< sends were told with their bytes, without them */
+  uint32_t graph_buffers;        /**< buffers that a graph may hold: an upper bound */
 
   uint64_t clock;   /**< of receives and accesses, in host order */
   uint64_t serial;  /**< of changes of frontiers */
@@ -221,6 +225,8 @@ void rp__guard_idle(const struct rp_guard *guard, const struct rp__guard_buffer 
                     struct rp_guard_action *action);
 /** One gap of the idle list is of a kind that nobody can close. */
 bool rp__guard_idle_impossible(const struct rp_guard_action *action);
+/** What was sent to a peer, or NULL. */
+const struct rp__guard_peer *rp__guard_peer_of(const struct rp_guard *guard, uint64_t comm, int32_t peer);
 void rp__guard_why_idle(struct rp_guard *guard, const char *word, const char *text);
 
 /* guard_shadow.c */
@@ -254,6 +260,8 @@ void rp__guard_plan_release(struct rp_guard *guard, uint32_t id, const struct rp
 /** The receive was committed. */
 void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct rp_guard_receive *receive,
                              const struct rp__guard_target *target);
+/** It was accessed. */
+void rp__guard_plan_touched(struct rp_guard *guard, const struct rp__guard_buffer *buffer);
 void rp__guard_plan_step(struct rp_guard *guard);
 struct rp__guard_source *rp__guard_source_of(struct rp_guard *guard, const struct rp_guard_receive *receive);
 

@@ -68,13 +68,12 @@ void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   buffer->post_before = buffer->post;
   buffer->last_before = buffer->last;
-  if (buffer->receives && !buffer->broken) {
+  if (buffer->receives) {
     if (rp__guard_info(guard, id).binding != RP_POOL_BOUND) buffer->learned = (struct rp__access_set){0};
     set_raise(&buffer->learned, &buffer->now);
     buffer->lifetimes++;
   }
   buffer->now = (struct rp__access_set){0};
-  buffer->broken = false;
 }
 
 /* All that reads the message has been launched, by what earlier lifetimes did. */
@@ -98,12 +97,12 @@ void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_
     return; /* shares nothing, and a receive comes after all this by the program's doing */
   rp_order_frontier_add(guard->order, &buffer->frontier, token);
   buffer->serial = ++guard->serial;
-  if (rp_order_capturing(guard->order, &access->site)) return; /* it is not run now */
   bool was_done = done(buffer);
   uint64_t key = rp__guard_key(access);
   set_add(&buffer->now, key, 1);
   guard->evidence_merged += set_find(&buffer->now, key) == buffer->now.used;
   buffer->last = ++guard->clock;
+  rp__guard_plan_touched(guard, buffer);
   if (was_done || buffer->waiting || !done(buffer)) return;
   if (rp_pool_release(guard->pool, id) == RP_OK && guard->options.strict) guard->strict_pending = true;
 }

@@ -220,6 +220,13 @@ static uint32_t received_in_step(const struct rp_guard *guard, const struct rp__
   return class->step == guard->step ? class->received : 0;
 }
 
+/* What is counted in a step starts again. */
+static void class_step(const struct rp_guard *guard, struct rp__guard_class *class) {
+  if (class->step == guard->step) return;
+  class->step = guard->step;
+  class->received = class->most = class->let_go = 0;
+}
+
 struct rp__guard_target rp__guard_plan_target(struct rp_guard *guard,
                                               const struct rp_guard_receive *receive) {
   struct rp__guard_target target = {RP_POOL_NONE, RP_POOL_NONE, RP_POOL_NONE};
@@ -233,7 +240,7 @@ struct rp__guard_target rp__guard_plan_target(struct rp_guard *guard,
     return target;
   }
   target.class_index = ring_of(guard, source, receive);
-  if (target.class_index == RP_POOL_NONE) return target;
+  if (target.class_index == RP_POOL_NONE || !plan->item_count) return target; /* any slot that is free */
   const struct rp__guard_class *class = &guard->classes[target.class_index];
   target.slot = received_in_step(guard, class) % class->slots;
   return target;
@@ -241,34 +248,64 @@ struct rp__guard_target rp__guard_plan_target(struct rp_guard *guard,
 
 /* ---- the tenant before ---- */
 
-/* Has the tenant been read as often as the plan counts? Once at least. */
-static bool read_enough(const struct rp__guard_buffer *tenant, uint32_t needed) {
-  return !tenant->waiting && tenant->now.total >= (needed ? needed : 1);
-}
-
 /* Of the same step: by the positions of the list. */
 static bool ended_before(const struct rp_guard *guard, const struct rp__guard_buffer *tenant, uint32_t item) {
   const struct rp_guard_planned_receive *items = guard->plan.items;
-  if (tenant->step != guard->step) return true;
   if (tenant->item == RP_POOL_NONE) return false;
   return items[tenant->item].end < items[item].begin;
 }
 
+/* Nobody said how often a message is read. Then it has been read as often as any other of its class so far,
+ * and where something goes back for each (design: the answering send), that has been sent: a list alone may
+ * be of another schedule, with fewer messages in flight. */
+static bool looks_done(const struct rp_guard *guard, const struct rp__guard_class *class,
+                       const struct rp__guard_buffer *tenant) {
+  const struct rp__guard_peer *peer = rp__guard_peer_of(guard, tenant->comm, tenant->peer);
+  if (tenant->now.total < class->most) return false;
+  bool told = guard->sizes_told || (guard->options.sends_told && !guard->sizes_untold);
+  if (!class->answered || !told) return true;
+  return peer && peer->step == guard->step && peer->sent > class->let_go;
+}
+
+/* Was the message read for the last time, by what the plan says and nothing better? */
+static bool done_by_plan(const struct rp_guard *guard, const struct rp__guard_class *class,
+                         const struct rp__guard_buffer *tenant, const struct rp__guard_target *target) {
+  uint32_t needed = tenant->item == RP_POOL_NONE ? class->needed : guard->plan.items[tenant->item].accesses;
+  if (tenant->lifetimes) return false; /* what it did before is better evidence */
+  if (tenant->waiting || tenant->now.total < (needed ? needed : 1)) return false;
+  if (tenant->step != guard->step) return true;
+  if (target->item != RP_POOL_NONE && !ended_before(guard, tenant, target->item)) return false;
+  return needed || looks_done(guard, class, tenant);
+}
+
+static void release_tenant(struct rp_guard *guard, struct rp__guard_class *class, uint32_t slot, uint32_t id,
+                           const struct rp__guard_target *target) {
+  uint32_t tenant;
+  if (rp_pool_slot(guard->pool, class->pool_class, slot, &tenant, NULL)) return;
+  if (tenant == RP_POOL_NONE || tenant == id) return;
+  if (!done_by_plan(guard, class, &guard->buffers[tenant], target)) return;
+  if (rp_pool_release(guard->pool, tenant) == RP_OK) class->let_go++;
+}
+
 void rp__guard_plan_release(struct rp_guard *guard, uint32_t id, const struct rp__guard_target *target) {
   if (target->class_index == RP_POOL_NONE) return;
-  const struct rp__guard_class *class = &guard->classes[target->class_index];
+  struct rp__guard_class *class = &guard->classes[target->class_index];
   struct rp_pool_buffer_info info = rp__guard_info(guard, id);
-  bool bound = info.binding == RP_POOL_BOUND;
-  uint32_t slot = bound ? info.slot : target->slot, tenant_id = RP_POOL_NONE;
-  if (bound && info.class_id != class->pool_class) return;
-  if (rp_pool_slot(guard->pool, class->pool_class, slot, &tenant_id, NULL) || tenant_id == RP_POOL_NONE ||
-      tenant_id == id)
-    return;
-  const struct rp__guard_buffer *tenant = &guard->buffers[tenant_id];
-  if (tenant->lifetimes || tenant->broken) return; /* what it did before is better evidence */
-  if (target->item != RP_POOL_NONE && !ended_before(guard, tenant, target->item)) return;
-  uint32_t needed = tenant->item == RP_POOL_NONE ? class->needed : guard->plan.items[tenant->item].accesses;
-  if (read_enough(tenant, needed)) (void)rp_pool_release(guard->pool, tenant_id);
+  class_step(guard, class);
+  if (info.binding == RP_POOL_BOUND) {
+    if (info.class_id == class->pool_class) release_tenant(guard, class, info.slot, id, target);
+  } else if (target->slot != RP_POOL_NONE) {
+    release_tenant(guard, class, target->slot, id, target);
+  } else {
+    for (uint32_t slot = 0; slot < class->slots; slot++)
+      release_tenant(guard, class, slot, id, target);
+  }
+}
+
+void rp__guard_plan_touched(struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
+  if (buffer->class_index == RP_POOL_NONE || buffer->step != guard->step) return;
+  struct rp__guard_class *class = &guard->classes[buffer->class_index];
+  if (class->step == guard->step && buffer->now.total > class->most) class->most = buffer->now.total;
 }
 
 /* The first time in a step that the list is left; what happens then depends on the classes. */
@@ -284,6 +321,7 @@ void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct r
   struct rp__guard_plan *plan = &guard->plan;
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   buffer->item = target->item;
+  buffer->class_index = RP_POOL_NONE;
   buffer->needed = 0;
   if (!plan->usable) return;
   depart(guard, target);
@@ -292,8 +330,11 @@ void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct r
     return;
   }
   struct rp__guard_class *class = &guard->classes[target->class_index];
-  class->received = received_in_step(guard, class) + 1;
-  class->step = guard->step;
+  const struct rp__guard_peer *sent = rp__guard_peer_of(guard, receive->comm, receive->peer);
+  class_step(guard, class);
+  /* Whoever we hear from before we talk to them is before us in the pipeline, and wants an answer. */
+  if (!class->received++) class->answered = !sent || sent->step != guard->step || !sent->sent;
+  buffer->class_index = target->class_index;
   class->peer = class->peer == -1 || class->peer == receive->peer ? receive->peer : -2;
   buffer->needed = class->needed;
   struct rp__guard_source *source = rp__guard_source_of(guard, receive);

@@ -10,22 +10,30 @@ static const char abort_text[] = "A buffer was used after its memory had been re
 static const char no_idle_text[] =
     "Memory has to be moved, and whether the device is done with it cannot be found out.";
 
-/* The whole of the buffer, as far as its memory goes. */
+/* The whole of the buffer, but for what allocators round up and pad. */
 static bool is_whole(const struct rp_guard *guard, const struct rp__guard_buffer *buffer,
                      const struct rp_guard_receive *receive) {
-  uint64_t unit = rp_pool_granularity(guard->pool);
-  return receive->address == buffer->address && receive->bytes &&
-         (receive->bytes - 1) / unit == (buffer->bytes - 1) / unit;
+  return receive->address == buffer->address && receive->bytes && receive->bytes <= buffer->bytes &&
+         buffer->bytes - receive->bytes <= rp_pool_granularity(guard->pool);
 }
 
 static bool receive_captured(const struct rp_guard *guard, const struct rp_guard_receive *receive) {
   return rp_order_capturing(guard->order, &receive->site);
 }
 
+/* Receives of this step that number the microbatches. One of another size than the buffer's others still is
+ * one of them. */
+static uint32_t *received_so_far(struct rp_guard *guard, const struct rp__guard_buffer *buffer,
+                                 const struct rp_guard_receive *receive) {
+  struct rp_guard_receive usual = *receive;
+  if (buffer->receives) usual.bytes = buffer->usual_bytes;
+  return &rp__guard_source_of(guard, &usual)->received;
+}
+
 static struct rp_pool_site site_of(struct rp_guard *guard, const struct rp__guard_buffer *buffer,
                                    const struct rp_guard_receive *receive) {
   uint32_t microbatch =
-      buffer->place.known ? buffer->place.microbatch : rp__guard_source_of(guard, receive)->received;
+      buffer->place.known ? buffer->place.microbatch : *received_so_far(guard, buffer, receive);
   return rp__guard_site(guard, microbatch, RP_EVENT_RECV, receive->seq, receive->site.stream, 0);
 }
 
@@ -177,12 +185,13 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   rp__guard_lifetime_end(guard, id);
   bool whole = is_whole(guard, buffer, receive);
   buffer->partial |= !whole && !buffer->receives;
+  buffer->microbatch = (*received_so_far(guard, buffer, receive))++;
+  if (!buffer->receives) buffer->usual_bytes = receive->bytes;
   buffer->receives++;
   buffer->step = guard->step;
   buffer->comm = receive->comm;
   buffer->peer = receive->peer;
   buffer->receive_bytes = receive->bytes;
-  buffer->microbatch = rp__guard_source_of(guard, receive)->received++;
   buffer->waiting = 1;
   buffer->frontier = (struct rp_order_frontier){0};
   buffer->serial = ++guard->serial;

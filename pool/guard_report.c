@@ -58,10 +58,16 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (!plan->given && steady && guard->idle_word) {
     out->idle_reason = guard->idle_word;
     out->idle_text = guard->idle_text;
+  } else if (out->pool.account.saved_peak_bytes > 0 && !out->pool.buffers) {
+    out->idle_reason = "freed";
+    out->idle_text = "The buffers that shared memory have been freed.";
   } else if (guard->any_departed) {
     out->idle_reason = "plan_does_not_fit";
     out->idle_text = "The receives of this run do not come in the order that the plan lists, and which class "
                      "they belong to cannot be told; make the plan from a run of this schedule.";
+  } else if (plan->given && out->pool.receives && out->pool.account.saved_peak_bytes <= 0) {
+    out->idle_reason = rp_reason_name(RP_REASON_UNBOUNDED_DEPTH);
+    out->idle_text = rp_reason_text(RP_REASON_UNBOUNDED_DEPTH);
   } else if (plan->given && guard->unowned_receives && !out->pool.receives) {
     out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
     out->idle_text = rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);

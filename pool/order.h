@@ -247,6 +247,8 @@ rp_order_token rp_order_end_copy(struct rp_order *order, rp_order_call call, enu
 /** An access that was launched some time ago, by a call whose begin was not told: what it came after is not
  * known. */
 rp_order_token rp_order_access_past(struct rp_order *order, const struct rp_order_site *site);
+/** The same for a wait: it orders what was recorded in `event`, and no more. */
+void rp_order_event_wait_past(struct rp_order *order, const struct rp_order_site *site, uint64_t event);
 /** It failed: nothing happened. */
 void rp_order_cancel(struct rp_order *order, rp_order_call call);
 /** Have accesses been told? While not, nothing can be ordered. */

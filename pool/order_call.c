@@ -257,6 +257,16 @@ rp_order_token rp_order_access_past(struct rp_order *order, const struct rp_orde
   return rp_order_call_end(order, call, true);
 }
 
+void rp_order_event_wait_past(struct rp_order *order, const struct rp_order_site *site, uint64_t event) {
+  struct rp_order_pending *call = begin_serial(order, RP_ORDER_WAIT, site, event);
+  const struct rp_order_event *found = rp_order_find_event(order, event);
+  if (!call->empty && found) {
+    rp_order_clock_copy(order, call->clock, found->clock);
+    call->seen_thread = call->seen_legacy = call->seen_blocking = 0;
+  }
+  (void)rp_order_call_end(order, call, false);
+}
+
 void rp_order_work(struct rp_order *order, const struct rp_order_site *site) {
   (void)rp_order_call_end(order, begin_serial(order, RP_ORDER_WORK, site, 0), false);
 }

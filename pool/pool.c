@@ -97,7 +97,9 @@ void rp__pool_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conf
 /* Classes. */
 
 rp_status rp__pool_spec_check(const struct rp_pool *pool, const struct rp_pool_class_spec *spec) {
-  if (!spec->receive_bytes || !spec->slots || !rp__pool_round(pool, spec->receive_bytes))
+  uint64_t rounded = rp__pool_round(pool, spec->receive_bytes);
+  if (!spec->receive_bytes || !spec->slots || !rounded) return RP_ERROR_INVALID;
+  if (spec->mapped_bytes && (spec->mapped_bytes < rounded || spec->mapped_bytes % pool->granularity))
     return RP_ERROR_INVALID;
   return spec->slots > pool->options.max_buffers ? RP_ERROR_LIMIT : RP_OK;
 }
@@ -122,6 +124,7 @@ static uint32_t class_entry(struct rp_pool *pool) {
 
 rp_status rp__pool_class_add(struct rp_pool *pool, const struct rp_pool_class_spec *spec,
                              uint32_t *class_id) {
+  uint64_t mapped_bytes = spec->mapped_bytes ? spec->mapped_bytes : rp__pool_round(pool, spec->receive_bytes);
   uint32_t id = class_entry(pool);
   if (id == RP_POOL_NONE) return RP_ERROR_NO_MEMORY;
   struct rp__pool_slot *slots = calloc(spec->slots, sizeof *slots);
@@ -129,11 +132,8 @@ rp_status rp__pool_class_add(struct rp_pool *pool, const struct rp_pool_class_sp
   for (uint32_t s = 0; s < spec->slots; s++)
     slots[s].memory = slots[s].tenant = RP_POOL_NONE;
   free(pool->classes[id].slots);
-  pool->classes[id] = (struct rp__pool_class){.spec = *spec,
-                                              .mapped_bytes = rp__pool_round(pool, spec->receive_bytes),
-                                              .family = RP_POOL_NONE,
-                                              .sharing = true,
-                                              .slots = slots};
+  pool->classes[id] = (struct rp__pool_class){
+      .spec = *spec, .mapped_bytes = mapped_bytes, .family = RP_POOL_NONE, .sharing = true, .slots = slots};
   *class_id = id;
   if (id == pool->class_count) pool->class_count++;
   return RP_OK;
@@ -178,6 +178,8 @@ rp_status rp_pool_plan_class(struct rp_pool *pool, const struct rp_pool_class_sp
   uint32_t family;
   rp_status status = rp__pool_spec_check(pool, spec);
   if (status) return status;
+  if (spec->mapped_bytes && spec->mapped_bytes != rp__pool_round(pool, spec->receive_bytes))
+    return RP_ERROR_INVALID;
   if (!pool->alias_checked) {
     status = rp__alias_check_scratch(pool);
     if (status) {

@@ -86,6 +86,7 @@ enum rp_pool_reason {
   RP_POOL_NOTHING_TO_SHARE,   /**< too few buffers left to share a slot */
   RP_POOL_STEP_INTERRUPTED,   /**< a step was broken off */
   RP_POOL_SWITCHED_OFF,       /**< the user asked for it */
+  RP_POOL_RECEIVE_NOT_GATED,  /**< a receive was seen only after it had been launched */
   RP_POOL_REASON_COUNT
 };
 
@@ -186,8 +187,9 @@ struct rp_pool_class_spec {
   uint64_t label;                       /**< of the caller: which channel, direction ... */
   enum rp_plan_granularity granularity; /**< what the label stands for */
   uint64_t receive_bytes;               /**< of one receive */
-  uint32_t slots;                       /**< K, at least 1 */
-  uint32_t buffers;                     /**< N; 0 = not known */
+  uint64_t mapped_bytes; /**< of one buffer (auto); 0: receive_bytes rounded up to the granularity */
+  uint32_t slots;        /**< K, at least 1 */
+  uint32_t buffers;      /**< N; 0 = not known */
 };
 
 /** Bytes of physical memory. `saved` is what one handle per buffer would hold more than is held. */
@@ -214,7 +216,7 @@ struct rp_pool_buffer_info {
   uint32_t class_id, slot; /**< RP_POOL_NONE where there is none */
   bool touched, pinned;
   bool convertible; /**< untouched memory of a planned size: may still become a slot's */
-  bool concealed; /**< its mapping was taken away, the memory is still held for it */
+  bool concealed;   /**< its mapping was taken away, the memory is still held for it */
   uint32_t flags;
 };
 

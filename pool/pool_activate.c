@@ -154,8 +154,8 @@ static rp_status admit(const struct rp_pool *pool, const struct rp_pool_class_sp
   *left_alone = buffer->flags != 0;
   if (*left_alone) return RP_OK;
   if (buffer->binding != RP_POOL_PRIVATE) return RP_ERROR_STATE;
-  bool fits = buffer->mapped_bytes == rp__pool_round(pool, spec->receive_bytes) &&
-              buffer->bytes >= spec->receive_bytes;
+  uint64_t mapped = spec->mapped_bytes ? spec->mapped_bytes : rp__pool_round(pool, spec->receive_bytes);
+  bool fits = buffer->mapped_bytes == mapped && buffer->bytes >= spec->receive_bytes;
   return fits ? RP_OK : RP_ERROR_INVALID;
 }
 

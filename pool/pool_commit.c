@@ -164,8 +164,10 @@ rp_status rp_pool_receive_commit(struct rp_pool *pool, const struct rp_pool_post
   if (!buffer) return RP_ERROR_NOT_FOUND;
   if (!current(pool, decision, post->buffer)) return RP_ERROR_STATE;
   if (decision->fallback_first) return RP_ERROR_BUSY;
-  bool grows = decision->memory == RP_POOL_MEMORY_GROW || decision->conflict.kind == RP_POOL_EARLY_REUSE ||
-               (decision->conflict.kind == RP_POOL_UNORDERED_REUSE && !decision->insert_wait);
+  bool prevented = decision->conflict.prevented;
+  bool grows = decision->memory == RP_POOL_MEMORY_GROW ||
+               (prevented && decision->conflict.kind == RP_POOL_EARLY_REUSE) ||
+               (prevented && decision->conflict.kind == RP_POOL_UNORDERED_REUSE && !decision->insert_wait);
   rp_status status = act_and_count(pool, decision);
   if (status) return status;
   if (grows) count_growth(pool, post->buffer, decision->class_id);

@@ -59,6 +59,9 @@ static const struct {
         {"step_interrupted", "A step was broken off with receives open, so all buffers got memory of their "
                              "own before the next one."},
     [RP_POOL_SWITCHED_OFF] = {"switched_off", "The pool was switched off while the job ran."},
+    [RP_POOL_RECEIVE_NOT_GATED] =
+        {"receive_not_gated", "A receive was seen only after it had been launched, when nothing could be done "
+                              "before it; use a build with the shared libnccl."},
 };
 
 const char *rp_pool_reason_name(enum rp_pool_reason reason) {

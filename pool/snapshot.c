@@ -11,6 +11,7 @@ static uint64_t held_by_tracker_bytes(const struct rp_tracker *tracker) {
   bytes += tracker->buffer_capacity * sizeof *tracker->buffers;
   bytes += tracker->peer_capacity * sizeof *tracker->peers;
   bytes += tracker->channel_capacity * sizeof *tracker->channels;
+  bytes += rp__answers_bytes(&tracker->answers);
   for (size_t i = 0; i < RP_OPEN_STEPS; i++)
     bytes += tracker->steps[i].list.capacity * sizeof(struct rp_life);
   for (size_t i = 0; i < tracker->channel_count; i++)

@@ -24,6 +24,7 @@ void rp_tracker_destroy(struct rp_tracker *tracker) {
   if (!tracker) return;
   rp__steps_fini(tracker);
   rp__channels_fini(tracker);
+  rp__answers_fini(tracker);
   rp_address_map_fini(&tracker->allocations);
   rp_address_map_fini(&tracker->ranges);
   free(tracker->buffers);
@@ -42,7 +43,7 @@ rp_status rp_tracker_allocation_at(const struct rp_tracker *tracker, uint64_t ad
 
 /* ---- lifetimes ---- */
 
-static struct rp_life *open_life(struct rp_tracker *tracker, struct rp_buffer *buffer) {
+struct rp_life *rp__open_life(struct rp_tracker *tracker, struct rp_buffer *buffer) {
   struct rp_step *step = buffer->has_open ? rp__step_get(tracker, buffer->open_step) : NULL;
   return step && buffer->open_index < step->list.count ? &step->list.lives[buffer->open_index] : NULL;
 }
@@ -55,7 +56,7 @@ static bool did_what_was_learned(const struct rp_buffer *buffer, const struct rp
 
 static void close_life(struct rp_tracker *tracker, struct rp_buffer *buffer,
                        enum rp_release_evidence evidence, uint64_t time_ns, uint64_t seq) {
-  struct rp_life *life = open_life(tracker, buffer);
+  struct rp_life *life = rp__open_life(tracker, buffer);
   buffer->has_open = false;
   if (!life || life->closed) return;
   struct rp_lifetime *public = &life->public;
@@ -63,6 +64,10 @@ static void close_life(struct rp_tracker *tracker, struct rp_buffer *buffer,
     evidence = RP_RELEASE_LEARNED_ACCESSES;
     time_ns = public->last_access_ns;
     seq = public->last_access_seq;
+  } else if (!public->accesses && life->answered_seq) {
+    evidence = RP_RELEASE_ANSWERING_SEND;
+    time_ns = life->answered_ns;
+    seq = life->answered_seq;
   }
   public->release_evidence = evidence;
   public->released_ns = time_ns;
@@ -250,6 +255,7 @@ static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event 
   buffer->open_step = step;
   buffer->last_step = step;
   buffer->receives++;
+  rp__answers_receive(tracker, event, (size_t)(buffer - tracker->buffers));
   rp__steps_advance(tracker);
   return RP_OK;
 }
@@ -286,7 +292,7 @@ static void add_companion(struct rp_tracker *tracker, struct rp_life *life, uint
 
 static void access_buffer(struct rp_tracker *tracker, struct rp_buffer *buffer, const struct rp_event *event,
                           enum rp_access_kind kind) {
-  struct rp_life *life = open_life(tracker, buffer);
+  struct rp_life *life = rp__open_life(tracker, buffer);
   buffer->captured |= (event->flags & RP_EVENT_FLAG_CAPTURED) != 0;
   if (!life) {
     tracker->events_ignored++;
@@ -362,7 +368,10 @@ static void take_free(struct rp_tracker *tracker, const struct rp_event *event) 
 }
 
 static rp_status take_send(struct rp_tracker *tracker, const struct rp_event *event) {
-  if (event->bytes >= tracker->options.min_bytes) note_peer(tracker, event);
+  if (event->bytes >= tracker->options.min_bytes) {
+    note_peer(tracker, event);
+    rp__answers_send(tracker, event);
+  }
   if (rp_address_map_overlap(&tracker->ranges, event->address, event->address + event->bytes))
     take_access(tracker, event, RP_ACCESS_SEND);
   return RP_OK;
@@ -371,6 +380,21 @@ static rp_status take_send(struct rp_tracker *tracker, const struct rp_event *ev
 static void end_peers(struct rp_tracker *tracker, uint64_t comm) {
   for (size_t i = 0; i < tracker->peer_count; i++)
     tracker->peers[i].ended |= tracker->peers[i].comm == comm;
+}
+
+void rp_tracker_restart(struct rp_tracker *tracker) {
+  for (size_t i = 0; i < tracker->buffer_count; i++) {
+    const struct rp_buffer *buffer = &tracker->buffers[i];
+    if (buffer->in_use && tracker->sink.range_removed)
+      tracker->sink.range_removed(tracker->sink.context, buffer->address, buffer->address + buffer->bytes);
+  }
+  rp_address_map_fini(&tracker->ranges);
+  tracker->buffer_count = tracker->buffer_free = tracker->peer_count = 0;
+  tracker->buffer_serial = tracker->first_receive_allocation_serial = tracker->frees_of_buffers = 0;
+  tracker->any_received_again = tracker->any_freed = false;
+  rp__channels_fini(tracker);
+  rp__answers_fini(tracker);
+  rp__steps_restart(tracker);
 }
 
 static void finish_buffer(struct rp_tracker *tracker, struct rp_buffer *buffer, uint64_t time_ns) {
@@ -410,6 +434,10 @@ rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *ev
     return RP_OK;
   case RP_EVENT_COMM_DESTROY:
     end_peers(tracker, event->comm);
+    return RP_OK;
+  case RP_EVENT_GROUP_START:
+  case RP_EVENT_GROUP_END:
+    rp__answers_group(tracker, event);
     return RP_OK;
   case RP_EVENT_LABEL:
     if (event->aux)

@@ -149,6 +149,10 @@ void rp_tracker_destroy(struct rp_tracker *tracker);
  * and the tracker stays usable. RP_ERROR_VERSION: not an event record this build knows. */
 rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *event);
 
+/** Forgets everything but allocations, labels and what was counted, as if the next event were the first: for
+ * an observer that joined in the middle of a step and has found the beginning of one. */
+void rp_tracker_restart(struct rp_tracker *tracker);
+
 /** The process ends at `time_ns`: what is open is closed, so that the last step counts as complete if it is.
  * Events after it are ignored. */
 void rp_tracker_finish(struct rp_tracker *tracker, uint64_t time_ns);

@@ -2,6 +2,7 @@
  * What the files of the tracker share:
  *
  *   tracker.c        events, allocations, receive buffers, lifetimes
+ *   answers.c        sends that answer receives
  *   tracker_steps.c  which receives form a step, when a step is complete
  *   channels.c       a complete step's lifetimes -> channels
  *   decision.c       a channel -> poolable or why not
@@ -11,6 +12,7 @@
 #define RP_POOL_TRACKER_INTERNAL_H
 
 #include "pool/address_map.h"
+#include "pool/answers.h"
 #include "pool/labels.h"
 #include "pool/tracker.h"
 
@@ -56,6 +58,7 @@ struct rp_life {
   uint64_t allocation_bytes;  /**< of the allocation that contains it; 0 = not known */
   uint64_t operations;        /**< device operations begun before the receive */
   uint64_t last_operations;   /**< … and before the last access */
+  uint64_t answered_ns, answered_seq; /**< the send that answers it was posted; 0: not seen */
   bool closed;
   bool freed;    /**< closed by a free of its allocation */
   bool captured; /**< its receive or an access, or one before into the same buffer, was captured into a graph
@@ -115,6 +118,7 @@ struct rp_channel_state {
                 another channel */
   bool captured;
   bool any_access;
+  bool answered; /**< every receive of the last step was answered by a send */
   bool shared;
   uint32_t stable_steps; /**< how many complete steps in a row had the same N and D */
 };
@@ -155,6 +159,7 @@ struct rp_tracker {
   uint64_t frees_of_buffers;
 
   struct rp_labels labels;
+  struct rp_answers answers;
 
   struct rp_peer_order *peers;
   size_t peer_count, peer_capacity;
@@ -174,6 +179,11 @@ static inline uint64_t rp__mix(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 29;
 }
 
+/* tracker.c */
+
+/** The open lifetime of a receive buffer, or NULL. */
+struct rp_life *rp__open_life(struct rp_tracker *tracker, struct rp_buffer *buffer);
+
 /* tracker_steps.c */
 
 /** The step with that number, or NULL. */
@@ -186,6 +196,8 @@ void rp__steps_advance(struct rp_tracker *tracker);
 /** Everything is closed: completes what can be. */
 void rp__steps_finish(struct rp_tracker *tracker);
 void rp__steps_fini(struct rp_tracker *tracker);
+/** Forgets all steps; the next receive begins the first. */
+void rp__steps_restart(struct rp_tracker *tracker);
 /** What a receive looks like to the step detection: channel family and device operations since the receive
  * before. */
 uint64_t rp__life_symbol(const struct rp_life *life, const struct rp_life *before);

@@ -48,11 +48,15 @@ static void close_regular(const struct rp_tracker *tracker, struct rp_life *life
   const struct rp_range *range = rp_address_map_find(&tracker->ranges, life->public.address);
   const struct rp_buffer *buffer = range ? &tracker->buffers[range->value] : NULL;
   if (life->closed || !buffer || buffer->serial != life->buffer_serial || buffer->receives < 2) return;
-  bool accessed = life->public.accesses != 0;
+  bool accessed = life->public.accesses != 0, answered = !accessed && life->answered_seq;
   life->closed = true;
-  life->public.release_evidence = RP_RELEASE_STEP_END;
-  life->public.released_ns = accessed ? life->public.last_access_ns : life->public.posted_ns;
-  life->public.released_seq = accessed ? life->public.last_access_seq : life->public.posted_seq;
+  life->public.release_evidence = answered ? RP_RELEASE_ANSWERING_SEND : RP_RELEASE_STEP_END;
+  life->public.released_ns = accessed   ? life->public.last_access_ns
+                             : answered ? life->answered_ns
+                                        : life->public.posted_ns;
+  life->public.released_seq = accessed   ? life->public.last_access_seq
+                              : answered ? life->answered_seq
+                                         : life->public.posted_seq;
 }
 
 /* Lifetimes of a step that count: one of a buffer that later steps never used again (metadata, a probe) does
@@ -269,6 +273,16 @@ void rp__steps_finish(struct rp_tracker *tracker) {
     else
       complete_step(tracker, oldest);
   }
+}
+
+void rp__steps_restart(struct rp_tracker *tracker) {
+  for (size_t i = 0; i < RP_OPEN_STEPS; i++)
+    clear_step(&tracker->steps[i]);
+  free(tracker->template_symbols);
+  tracker->template_symbols = NULL;
+  tracker->current_step = tracker->steps_complete = 0;
+  tracker->period = tracker->next_period_attempt = 0;
+  tracker->phase_lost = false;
 }
 
 void rp__steps_fini(struct rp_tracker *tracker) {

@@ -1,29 +1,48 @@
 # The one list of what building and testing need. Sourced by tests/run.sh and tests/demo.sh.
 
 # Debian packages.
-recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev libzstd-dev python3 python3-jsonschema python3-pip
+recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev libzstd-dev libmicrohttpd-dev python3 python3-jsonschema python3-pip
   clang libclang-rt-dev)
+
+# For `recvpool attach`, which is left out where a distribution lacks them.
+recvpool_attach_packages=(bpftool libbpf-dev libelf-dev)
 
 # Python wheels with the headers of CUDA, CCCL, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
 recvpool_wheels=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
   'nvidia-cuda-profiler-api==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*')
 
+# recvpool_missing PACKAGE...: prints those that are not installed.
+recvpool_missing() {
+  local package
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+  done
+}
+
+recvpool_apt_install() {
+  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+
 # Installs the packages that are missing; where that takes rights this user lacks, says how and fails.
 recvpool_install_packages() {
-  local missing=() package
+  local missing for_attach
   if ! command -v dpkg-query >/dev/null; then
     echo "This is no Debian: make sure that the counterparts of these are installed: ${recvpool_packages[*]}" >&2
     return 0
   fi
-  for package in "${recvpool_packages[@]}"; do
-    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
-  done
-  [ ${#missing[@]} -gt 0 ] || return 0
+  mapfile -t missing < <(recvpool_missing "${recvpool_packages[@]}")
+  mapfile -t for_attach < <(recvpool_missing "${recvpool_attach_packages[@]}")
+  [ $((${#missing[@]} + ${#for_attach[@]})) -gt 0 ] || return 0
   if [ "$(id -u)" -ne 0 ]; then
+    [ ${#for_attach[@]} -eq 0 ] || echo "recvpool attach is left out. For it, run: sudo apt-get install -y ${for_attach[*]}" >&2
+    [ ${#missing[@]} -eq 0 ] && return 0
     echo "Packages are missing. Run: sudo apt-get install -y ${missing[*]}" >&2
     return 1
   fi
-  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+  apt-get update -q
+  [ ${#missing[@]} -eq 0 ] || recvpool_apt_install "${missing[@]}" || return 1
+  [ ${#for_attach[@]} -eq 0 ] || recvpool_apt_install "${for_attach[@]}" ||
+    echo "recvpool attach is left out: ${for_attach[*]} cannot be installed here" >&2
 }
 
 # Installs the wheels into the build folder $1, all or none.

@@ -91,6 +91,9 @@ def main():
                   *bench.call_cost("launch", "hit", "empty", 100000), "ns")
         bench.add("launch, no receive buffer named, over no callback",
                   *bench.call_cost("launch", "miss", "none", 200000), "ns")
+        for call, words in (("record", "event record"), ("wait", "stream wait")):
+            bench.add(f"{words}, before any receive", *bench.call_cost(call, "miss", "none", 5000), "ns")
+            bench.add(f"{words}, receive buffers in use on 8 streams", *bench.call_cost(call, "hit", "none", 5000), "ns")
         bench.add("transfer of 1 MiB to oneself", *bench.call_cost("transfer", "miss", "none", 200), "ns")
         bench.add("trainer, 2 stages x 16 microbatches, 1F1B, 100 steps",
                   *bench.end_to_end(["--stages", "2", "--microbatches", "16", "--steps", "100",

@@ -1,15 +1,17 @@
-/* Times single calls of this process, attached or not: launches that miss or hit a receive buffer, and
- * transfers. The launches have an empty grid, so the driver refuses them right after its callbacks and
- * nothing but the call is timed.
+/* Times single calls of this process, attached or not: launches that miss or hit a receive buffer, transfers,
+ * event records and stream waits. The launches have an empty grid, so the driver refuses them right after its
+ * callbacks and nothing but the call is timed.
  *
- *   bench_calls launch|transfer miss|hit none|empty COUNT
+ *   bench_calls launch|transfer|record|wait miss|hit none|empty COUNT
  *
+ * Records and waits: `hit` when a receive buffer has been used before, so that there is something to order.
  * `empty` subscribes an empty CUPTI callback for launches: the floor under any observer. Prints nanoseconds
  * per call, the smallest mean of ten batches. */
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
 #include <nccl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,9 +105,49 @@ static double time_transfers(ncclComm_t comm, CUdeviceptr from, CUdeviceptr to, 
   return best;
 }
 
+static double time_records(CUstream from, CUevent event, long count) {
+  double best = 1e300;
+  for (int batch = 0; batch < BATCHES; batch++) {
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+      CHECK(cuEventRecord(event, from));
+    double each = (now_ns() - begin) / (double)count;
+    CHECK(cuCtxSynchronize());
+    best = each < best ? each : best;
+  }
+  return best;
+}
+
+static double time_waits(CUstream to, CUevent event, long count) {
+  double best = 1e300;
+  for (int batch = 0; batch < BATCHES; batch++) {
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+      CHECK(cuStreamWaitEvent(to, event, 0));
+    double each = (now_ns() - begin) / (double)count;
+    CHECK(cuCtxSynchronize());
+    best = each < best ? each : best;
+  }
+  return best;
+}
+
+/* Eight streams have work that is to be ordered, if `used` is a receive buffer. */
+static double time_order(bool waits, CUdeviceptr used, long count) {
+  CUstream streams[8];
+  CUevent event;
+  CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  for (int i = 0; i < 8; i++) {
+    CHECK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    CHECK(cuMemsetD8Async(used, 0, 64, streams[i]));
+    CHECK(cuEventRecord(event, streams[i]));
+    CHECK(cuStreamWaitEvent(streams[0], event, 0));
+  }
+  return waits ? time_waits(streams[0], event, count) : time_records(streams[0], event, count);
+}
+
 int main(int argc, char **argv) {
   if (argc != 5) {
-    fprintf(stderr, "usage: bench_calls launch|transfer miss|hit none|empty COUNT\n");
+    fprintf(stderr, "usage: bench_calls launch|transfer|record|wait miss|hit none|empty COUNT\n");
     return 2;
   }
   rpsim_register_kernels(&kernel, 1);
@@ -123,7 +165,8 @@ int main(int argc, char **argv) {
   ncclComm_t comm;
   CHECK(ncclGetUniqueId(&id));
   CHECK(ncclCommInitRank(&comm, 1, id, 0));
-  transfer(comm, source, received);
+  const bool hit = !strcmp(argv[2], "hit"), order = !strcmp(argv[1], "record") || !strcmp(argv[1], "wait");
+  if (hit || !order) transfer(comm, source, received);
   CHECK(cuCtxSynchronize());
   CUlibrary library;
   CUkernel handle;
@@ -133,9 +176,10 @@ int main(int argc, char **argv) {
   CHECK(cuKernelGetFunction(&function, handle));
   if (!strcmp(argv[3], "empty")) subscribe_empty();
   long count = strtol(argv[4], NULL, 10);
-  CUdeviceptr pointer = strcmp(argv[2], "hit") ? plain : received;
-  double each = strcmp(argv[1], "launch") ? time_transfers(comm, source, received, count)
-                                          : time_launches(function, pointer, plain, count);
+  CUdeviceptr pointer = hit ? received : plain;
+  double each = order                       ? time_order(!strcmp(argv[1], "wait"), pointer, count)
+                : strcmp(argv[1], "launch") ? time_transfers(comm, source, received, count)
+                                            : time_launches(function, pointer, plain, count);
   printf("%.1f\n", each);
   CHECK(ncclCommDestroy(comm));
   return 0;

@@ -258,6 +258,41 @@ static void driver_api(void) {
   printf("again %d\n", (int)cuMemFree((CUdeviceptr)buffers[0]));
 }
 
+/* What the current device may do with the buffer. */
+static unsigned access_flags(const void *buffer) {
+  unsigned flags = 0;
+  check((int)cuPointerGetAttribute(&flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, (CUdeviceptr)buffer), "access");
+  return flags;
+}
+
+/* Device 1 uses what was allocated on device 0, before it was allowed to and after. */
+static void peers(void) {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  if (devices < 2) exit(2);
+  allocate_all();
+  train(3);
+  check(cudaSetDevice(1), "cudaSetDevice");
+  check(cudaDeviceEnablePeerAccess(0, 0), "cudaDeviceEnablePeerAccess");
+  cudaStream_t stream;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  for (int i = 0; i < BUFFERS; i++) {
+    check(cudaMemsetAsync(buffers[i], 70 + i, BYTES, stream), "cudaMemsetAsync");
+    printf("%d ", last_byte(buffers[i], stream));
+  }
+  void *own = allocate();
+  check(cudaMemcpyAsync(own, buffers[1], BYTES, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+  printf("%d %u\n", last_byte(own, stream), access_flags(buffers[1]));
+  check(cudaFree(own), "cudaFree");
+  check(cudaSetDevice(0), "cudaSetDevice");
+  void *later = allocate();
+  check(cudaSetDevice(1), "cudaSetDevice");
+  check(cudaMemset(later, 5, BYTES), "cudaMemset");
+  printf("%d %u\n", last_byte(later, stream), access_flags(later));
+  check(cudaFree(later), "cudaFree");
+  free_all();
+}
+
 int main(int argc, char **argv) {
   static const struct {
     const char *name;
@@ -272,7 +307,8 @@ int main(int argc, char **argv) {
                {"broadcast", broadcast},
                {"share", share},
                {"registered", registered},
-               {"driver_api", driver_api}};
+               {"driver_api", driver_api},
+               {"peers", peers}};
   for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
     if (strcmp(argv[1], modes[i].name) == 0) {
       modes[i].run();

@@ -161,6 +161,13 @@ class PlannedTest(EnforceCase):
             self.assertGreater(saved, 0)
             self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
 
+    def test_too_few_slots(self):
+        stock = self.train(4, ["--schedule", "1f1b"])
+        pooled = self.train(4, ["--schedule", "1f1b"],
+                            ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "1"])
+        self.assertEqual(training(pooled.stdout), training(stock.stdout))
+        self.assertGreater(sum(device["grown"] for _, device in self.devices(self.take_reports())), 0)
+
     def test_more_in_flight_than_planned(self):
         plan = self.make_plan(4, ["--schedule", "1f1b"])
         stock = self.train(4, ["--schedule", "gpipe"])
@@ -177,13 +184,13 @@ class ProgramTest(EnforceCase):
     """What a program does with its buffers besides training."""
 
     MODES = ["pointers", "double_free", "other_thread", "leave", "reset", "fork", "unseen_touch", "broadcast", "share",
-             "registered", "driver_api"]
+             "registered", "driver_api", "peers"]
     OPTIONS = [["--mode", "observe"], ["--mode", "enforce"],
                ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "2"],
                ["--mode", "enforce", "--strict", "--buffer-bytes", str(BYTES), "--slots", "2"]]
 
     def program(self, mode, options=None, **extra):
-        return self.run_program([os.path.join(PROGRAMS, "enforce_program"), mode], options, **extra)
+        return self.run_program([os.path.join(PROGRAMS, "enforce_program"), mode], options, RPSIM_DEVICES="2", **extra)
 
     def test_the_program_sees_no_difference(self):
         for mode in self.MODES:
@@ -210,7 +217,8 @@ class ProgramTest(EnforceCase):
         os.chown(program, 65534, 65534)
         os.chmod(program, 0o4755)
         result = support.run([program, "driver_api"],
-                             env=support.simulated(CUDA_INJECTION64_PATH=AGENT, RECVPOOL_REPORT_DIR=self.reports_dir))
+                             env=support.simulated(CUDA_INJECTION64_PATH=AGENT, RECVPOOL_REPORT_DIR=self.reports_dir,
+                                                   ASAN_OPTIONS="detect_leaks=0"))  # cannot look into another's process
         self.assert_success(result)
         self.assertFalse(os.path.exists(self.reports_dir))
 
@@ -229,10 +237,38 @@ class ThreadsTest(EnforceCase):
                     self.assertEqual(report["warnings"], [])
                     self.assertEqual(sum(device["conflicts"]["violated"].values()), 0)
 
-    def test_without_the_guard_it_is_told(self):
-        self.run_program([os.path.join(PROGRAMS, "enforce_threads"), "1"],
-                         ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "1"], seed=7, expect=3,
-                         RECVPOOL_TEST_UNGUARDED="1")
+
+class GuardTest(EnforceCase):
+    """A mistake is kept from doing harm; without the guard the same run is wrong."""
+
+    def test_harm_is_prevented(self):
+        variant = ["--schedule", "1f1b", "--mistake", "foreign-write"]
+        stock = self.train(4, variant)
+        guarded = self.train(4, variant, ["--mode", "enforce"])
+        self.assertEqual(training(guarded.stdout), training(stock.stdout))
+        devices = self.devices(self.take_reports())
+        self.assertGreater(sum(device["conflicts"]["prevented"]["foreign_access"] for _, device in devices), 0)
+        self.assertEqual(sum(sum(device["conflicts"]["violated"].values()) for _, device in devices), 0)
+        command = [TRAINER, "--stages", "4", "--microbatches", str(MICROBATCHES), "--steps", str(STEPS),
+                   "--message-bytes", str(BYTES), *variant]
+        unguarded = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--", *command],
+                                env=support.simulated(RPSIM_SEED="1", RECVPOOL_TEST_UNGUARDED="1"))
+        self.assertNotEqual(unguarded.returncode, 0)
+        self.assertNotEqual(training(unguarded.stdout), training(stock.stdout))
+
+    def test_abort(self):
+        variant = ["--schedule", "1f1b", "--mistake", "late-read"]
+        command = [TRAINER, "--stages", "2", "--microbatches", str(MICROBATCHES), "--steps", str(STEPS),
+                   "--message-bytes", str(BYTES), *variant]
+        result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--on-violation",
+                              "abort", "--", *command], env=support.simulated(RPSIM_SEED="1"))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("the process ends", result.stderr)
+        ended = [report for report in self.read_reports() if report["enforcement"]["totals"]["violations"]]
+        self.assertTrue(ended)
+        for report in ended:
+            self.assertEqual(report["state"], "finished")
+            self.assertIn("RECVPOOL_ON_VIOLATION=abort", " ".join(report["warnings"]))
 
 
 if __name__ == "__main__":

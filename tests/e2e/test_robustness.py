@@ -4,7 +4,6 @@ agent, there is at most one line of warning, and the last report is whole."""
 import glob
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -203,25 +202,6 @@ class RobustnessTest(support.TestCase):
         warnings = self.check_same([PROGRAM, "no_nccl"], warnings=1,
                                    RECVPOOL_REPORT_DIR=os.path.join(self.folder, "file", "reports"))
         self.assertEqual(len(warnings), 1)
-
-    # Rights
-
-    @unittest.skipUnless(os.geteuid() == 0, "only root can make a set-uid program of another user")
-    @unittest.skipIf(os.environ.get("E2E_SANITIZE"), "a sanitizer does not run in set-uid programs")
-    def test_set_uid(self):
-        """With more rights than its user a program is left alone; the same file without them is not."""
-        os.chmod(self.folder, 0o755)
-        os.mkdir(self.reports_dir)
-        os.chmod(self.reports_dir, 0o777)
-        program = os.path.join(self.folder, "program")
-        shutil.copy(PROGRAM, program)
-        os.chown(program, 65534, 65534)
-        for mode, reports in ((0o4755, 0), (0o755, 1)):
-            os.chmod(program, mode)
-            result = self.attached([program, "no_nccl"], RECVPOOL_VERBOSE="1")
-            self.assertEqual(result.returncode, 4, result.stderr)
-            self.assertEqual(len(self.read_reports()), reports)
-            self.assertEqual(bool(result.stderr), bool(reports))
 
     # Configuration
 

@@ -9,7 +9,7 @@ class Truth:
     """Record of one rank."""
 
     def __init__(self, path):
-        self.lifetimes, self.channels = [], []
+        self.lifetimes, self.channels, self.mistakes = [], [], []
         with open(path) as file:
             for line in file:
                 entry = json.loads(line)
@@ -18,6 +18,8 @@ class Truth:
                     self.lifetimes.append(entry)
                 elif kind == "channel":
                     self.channels.append(entry)
+                elif kind == "mistake":
+                    self.mistakes.append(entry)
                 else:
                     self.summary = entry
         self.rank, self.pid, self.steps = (self.summary[key] for key in ("rank", "pid", "steps"))

@@ -9,6 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import schedules
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -35,9 +36,10 @@ class Recorder(TorchDispatchMode):
         self.live = {}     # address -> its latest lifetime
         self.named = {}    # id of a P2POp -> lifetime, until it is posted
         self.lifetimes, self.done = [], []
+        self.sent = set()
         self.ordinals = {}
-        self.batch = dist.batch_isend_irecv
-        dist.batch_isend_irecv = self.post
+        self.batch = schedules._batch_p2p  # every version's schedules post through it
+        schedules._batch_p2p = self.post
 
     # ---- receives ----
 
@@ -54,16 +56,18 @@ class Recorder(TorchDispatchMode):
             return ops
         return wrapped
 
-    def post(self, ops):
-        """In place of batch_isend_irecv."""
+    def post(self, ops, desc=None):
+        """In place of _batch_p2p, which may call itself for parts of the list."""
         before = time.monotonic_ns()
-        works = self.batch(ops)
+        works = self.batch(ops, desc=desc)
         after = time.monotonic_ns()
         with self.lock:
             for op in ops:
                 lifetime = self.named.pop(id(op), None)
                 if lifetime is None:
-                    self.access([op.tensor], "send", before, after)
+                    if op.op is dist.isend and id(op) not in self.sent:
+                        self.sent.add(id(op))
+                        self.access([op.tensor], "send", before, after)
                     continue
                 self.sequence += 1
                 lifetime.posted, lifetime.posted_sequence = [before, after], self.sequence
@@ -104,6 +108,7 @@ class Recorder(TorchDispatchMode):
                 lifetime.step = self.step
             self.done += self.lifetimes
             self.lifetimes = []
+            self.sent.clear()
             self.step += 1
 
     def depth(self, lifetimes):

@@ -4,9 +4,8 @@ it named, are the same."""
 import json
 import os
 import re
-import subprocess
 
-from jobs import DEVICES, HERE, SECONDS, Forks, agent, environment
+from jobs import HERE, SECONDS, Forks, agent, environment
 import agreement
 import launches
 import support
@@ -47,7 +46,7 @@ class FrameworkTest(support.TestCase):
         self.assertEqual(losses, plain_losses)
         problems = [line for rank in range(ranks) for line in launches.problems(ran[rank], plain[rank], f"rank {rank}")]
         self.assertEqual(problems, [])
-        if record: # in a run of its own: it holds what it sees, and so changes where the allocator puts things
+        if record:  # in a run of its own: it holds what it sees, and so changes where the allocator puts things
             self.compare_with_record(options, ranks, variables)
         by_pid = {report["process"]["pid"]: report for report in self.read_reports(reports)}
         self.assertEqual(sorted(by_pid), sorted(pids))
@@ -110,8 +109,8 @@ class TorchrunTest(support.TestCase):
     """Four ranks from torch's launcher."""
 
     def launch(self, prefix, **variables):
-        command = [*prefix, os.environ["TORCH_PYTHON"], "-m", "torch.distributed.run", "--nproc-per-node", "4",
-                   "--master-port", "0", os.path.join(HERE, "pipeline.py"), *STEPS, "--microbatches", "4"]
+        command = [*prefix, os.environ["TORCH_PYTHON"], "-m", "torch.distributed.run", "--standalone",
+                   "--nproc-per-node", "4", os.path.join(HERE, "pipeline.py"), *STEPS, "--microbatches", "4"]
         return support.run(command, env=environment(**variables), timeout=SECONDS)
 
     def check_reports(self, result):

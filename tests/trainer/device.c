@@ -213,6 +213,15 @@ void rp_device_sample_memory(void) {
   if (free_bytes < lowest_free_bytes) lowest_free_bytes = free_bytes;
 }
 
+uint64_t rp_device_held_bytes(void) {
+  uint64_t (*held)(int);
+  size_t free_bytes = 0, total_bytes = 0;
+  *(void **)&held = dlsym(RTLD_DEFAULT, "rpsim_physical_bytes");
+  if (held != NULL) return held(device_ordinal);
+  RP_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return total_bytes - free_bytes;
+}
+
 uint64_t rp_device_peak_bytes(void) {
   uint64_t (*peak)(int);
   *(void **)&peak = dlsym(RTLD_DEFAULT, "rpsim_physical_peak_bytes");

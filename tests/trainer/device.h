@@ -62,7 +62,9 @@ void rp_device_synchronize(cudaStream_t stream);
 /** Highest number of bytes held on the device: exact on the simulator, else from samples of the free memory.
  */
 uint64_t rp_device_peak_bytes(void);
-/** Takes a sample for it. */
+/** Number of bytes held on the device now: exact on the simulator, else what is not free. */
+uint64_t rp_device_held_bytes(void);
+/** Takes a sample for the highest number. */
 void rp_device_sample_memory(void);
 
 /** CLOCK_MONOTONIC. */

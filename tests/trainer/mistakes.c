@@ -123,12 +123,18 @@ void rp_mistake_before_weights(struct rp_worker *worker) {
 
 void rp_mistake_after_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch) {
   const struct rp_buffer *buffer = stage->microbatches[microbatch].in[RP_ACTIVATION];
-  if (!rp_mistake_now(worker, RP_MISTAKE_WRONG_STREAM) || buffer->lifetime < 0) return;
+  if (worker->options->mistake != RP_MISTAKE_WRONG_STREAM || buffer->lifetime < 0) return;
   struct rp_mistakes *mistakes = worker->mistakes;
+  bool now = rp_mistake_now(worker, RP_MISTAKE_WRONG_STREAM);
   rp_device_record(mistakes->ready, worker->compute);
   rp_device_wait(mistakes->side, mistakes->ready);
-  rp_device_delay(DELAY_MICROSECONDS, mistakes->side);
+  if (now) rp_device_delay(DELAY_MICROSECONDS, mistakes->side);
   rp_stage_check(worker, stage, buffer, microbatch, RP_ACTIVATION, mistakes->side, mistakes->error);
+  if (!now) { // until then as it should be
+    rp_device_record(mistakes->ready, mistakes->side);
+    rp_device_wait(worker->compute, mistakes->ready);
+    return;
+  }
   note(worker, stage, RP_ACTIVATION, microbatch,
        (struct rp_truth_mistake){
            .earlier = true, .stream = mistakes->side, .call = rp_kernel_name(RP_KERNEL_CHECK_PATTERN)});

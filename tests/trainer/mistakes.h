@@ -26,7 +26,8 @@ void rp_mistake_before_weights(struct rp_worker *worker);
 /** Foreign and unseen writes: overwrites this stage's dead activation buffers when the step's last microbatch
  * goes backward. */
 void rp_mistake_before_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch);
-/** Wrong stream: reads the activation once more, on a stream of its own. */
+/** Wrong stream: reads the activation once more, on a stream of its own, which the compute stream waits for
+ * until the step of the mistake. */
 void rp_mistake_after_backward(struct rp_worker *worker, struct rp_stage *stage, int32_t microbatch);
 /** Oversize: how many bytes a message has. */
 size_t rp_mistake_message_bytes(const struct rp_worker *worker, int32_t microbatch, int direction);

@@ -16,8 +16,8 @@ enum rp_mistake {
   RP_MISTAKE_MISSING_WAIT,  /**< transfers wait for what they send, not for what else the compute stream does
                              */
   RP_MISTAKE_EARLY_POST,    /**< activations are received one computation earlier: more of them in flight */
-  RP_MISTAKE_WRONG_STREAM,  /**< the last read is on a stream that nobody waits for before the end of the step
-                             */
+  RP_MISTAKE_WRONG_STREAM,  /**< the last read is on another stream, and nobody waits for it before the end of
+                               the step */
   RP_MISTAKE_LATE_READ,     /**< the first microbatch's activation is read again at the end of the step */
   RP_MISTAKE_LATE_SEND,     /**< ... and sent back to where it came from */
   RP_MISTAKE_FOREIGN_WRITE, /**< dead buffers are overwritten, as by an allocator that recycles them */

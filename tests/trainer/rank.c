@@ -120,6 +120,7 @@ static void set_up(struct rp_rank *rank, const struct rp_trainer_options *option
 
 static void tear_down(struct rp_rank *rank) {
   struct rp_worker *w = &rank->worker;
+  uint64_t held_bytes = rp_device_held_bytes();
   if (w->options->backward_thread) rp_backward_stop(rank);
   if (rank->graph != NULL) RP_CUDA(cudaGraphExecDestroy(rank->graph));
   rp_mistakes_destroy(w, w->mistakes);
@@ -132,8 +133,9 @@ static void tear_down(struct rp_rank *rank) {
   rp_device_free(w->pattern_error);
   ncclComm_t communicator = rp_transfers_communicator(w->transfers);
   rp_transfers_destroy(w->transfers);
-  rp_truth_destroy(w->truth, communicator);
   rp_buffers_destroy(w->buffers);
+  rp_truth_destroy(w->truth, communicator,
+                   (struct rp_truth_bytes){.held = held_bytes, .left = rp_device_held_bytes()});
   destroy_streams(rank);
   free(rank->stages);
   free(rank->posted);

@@ -185,16 +185,17 @@ void rp_truth_end_step(struct rp_truth *truth, int32_t pass, bool evaluation) {
   truth->count = 0;
 }
 
-static void write_summary(struct rp_truth *truth, const void *communicator) {
+static void write_summary(struct rp_truth *truth, const void *communicator, struct rp_truth_bytes bytes) {
   const struct rp_trainer_options *o = truth->options;
   write_line(truth,
-             json_pack("{ss,si,si,si,si,ss,ss,so}", "type", "summary", "rank", truth->rank, "pid",
-                       (int)getpid(), "steps", o->steps, "microbatches", truth->microbatches, "allocation",
+             json_pack("{ss,si,si,si,si,sI,sI,ss,ss,so}", "type", "summary", "rank", truth->rank, "pid",
+                       (int)getpid(), "steps", o->steps, "microbatches", truth->microbatches, "held_bytes",
+                       (json_int_t)bytes.held, "left_bytes", (json_int_t)bytes.left, "allocation",
                        rp_allocation_name(o->allocation), "schedule", o->random ? "random" : o->schedule,
                        "comm_address", hexadecimal((uintptr_t)communicator)));
 }
 
-void rp_truth_destroy(struct rp_truth *truth, const void *communicator) {
+void rp_truth_destroy(struct rp_truth *truth, const void *communicator, struct rp_truth_bytes bytes) {
   while (truth->channels != NULL) {
     struct channel *c = truth->channels;
     write_line(truth, json_pack("{ss,si,si,ss,si,si,sI,sO,sO}", "type", "channel", "stage", c->sample.stage,
@@ -209,7 +210,7 @@ void rp_truth_destroy(struct rp_truth *truth, const void *communicator) {
     free(c);
   }
   if (truth->file != NULL) {
-    write_summary(truth, communicator);
+    write_summary(truth, communicator, bytes);
     if (fclose(truth->file) != 0) rp_die("cannot write the record of rank %d", truth->rank);
   }
   free(truth->lifetimes);

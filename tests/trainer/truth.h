@@ -46,7 +46,11 @@ void rp_truth_mistake(struct rp_truth *truth, const struct rp_truth_mistake *mis
 void rp_truth_end_step(struct rp_truth *truth, int32_t pass, bool evaluation);
 /** Forgets the lifetimes of a step that does not count: captured, or broken off. */
 void rp_truth_drop_step(struct rp_truth *truth);
+/** Bytes held on the device: after training with everything still there, and after everything was freed. */
+struct rp_truth_bytes {
+  uint64_t held, left;
+};
 /** Writes channels and summary, closes and frees. */
-void rp_truth_destroy(struct rp_truth *truth, const void *communicator);
+void rp_truth_destroy(struct rp_truth *truth, const void *communicator, struct rp_truth_bytes bytes);
 
 #endif

@@ -133,7 +133,7 @@ rp_status guard_try_receive(struct guard_fixture *f, size_t i, struct rp_guard_r
   if (!receive.group) rp_guard_receive_launched(f->guard, &receive);
   guard_verify(f);
   f->word[i] = 7000 + f->seq;
-  (void)host_device_store(f->device, f->address[i], f->word[i]);
+  if (receive.address == f->address[i]) (void)host_device_store(f->device, f->address[i], f->word[i]);
   return RP_OK;
 }
 
@@ -186,6 +186,6 @@ void guard_step(struct guard_fixture *f, size_t first, size_t count, size_t dept
     }
     if (n + 1 < depth) continue;
     guard_read(f, first + n + 1 - depth, 2);
-    rp_guard_send(f->guard, 50, UPSTREAM);
+    rp_guard_sent(f->guard, 50, UPSTREAM, BYTES);
   }
 }

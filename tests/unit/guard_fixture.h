@@ -30,9 +30,10 @@ struct guard_fixture {
   struct rp_guard_channel channels[MOST];
   struct rp_guard_action action; /* the last one that was not a boundary */
   uint64_t boundaries, waits, idles;
-  uint64_t watched; /* ranges at present */
-  bool shadow;      /* memory is the test's own, not the guard's */
-  bool busy;        /* the device cannot be made idle: boundaries are postponed */
+  uint64_t watched;  /* ranges at present */
+  bool sizes_untold; /* of sends */
+  bool shadow;       /* memory is the test's own, not the guard's */
+  bool busy;         /* the device cannot be made idle: boundaries are postponed */
 };
 
 struct guard_fixture guard_start(const struct rp_guard_options *options, const struct rp_guard_plan *plan);

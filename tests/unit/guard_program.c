@@ -66,7 +66,7 @@ void guard_program_run(struct guard_fixture *f, const struct guard_program *prog
     size_t buffer = guard_program_buffer(op->class, op->microbatch);
     if (op->receive) {
       guard_receive(f, buffer, op->class ? DOWNSTREAM : UPSTREAM, true);
-      rp_guard_send(f->guard, 50, op->class ? UPSTREAM : DOWNSTREAM);
+      rp_guard_sent(f->guard, 50, op->class ? UPSTREAM : DOWNSTREAM, f->sizes_untold ? 0 : BYTES);
     } else {
       guard_read(f, buffer, op->function);
     }

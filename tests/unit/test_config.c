@@ -325,7 +325,7 @@ static void a_contradiction_is_observed(void **state) {
 
 static void a_clean_environment_warns_of_nothing(void **state) {
   (void)state;
-  char *clean[] = {"XDG_RUNTIME_DIR=/run/user/1", "RECVPOOL_VERBOSE=1", NULL};
+  char *clean[] = {"XDG_RUNTIME_DIR=/run/user/1", "RECVPOOL_VERBOSE=1", "RECVPOOL_TEST_UNGUARDED=1", NULL};
   char **before = environ;
   environ = clean;
   struct rp_config config;

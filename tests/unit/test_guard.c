@@ -91,13 +91,27 @@ static void nothing_to_share(void **state) {
       const struct guard_op *op = &program.ops[i % program.count];
       size_t buffer = guard_program_buffer(op->class, op->microbatch);
       if (op->receive) guard_receive(&f, buffer, op->class ? DOWNSTREAM : UPSTREAM, true);
-      if (op->receive && cases[c].sends) rp_guard_send(f.guard, 50, op->class ? UPSTREAM : DOWNSTREAM);
+      if (op->receive && cases[c].sends) rp_guard_sent(f.guard, 50, op->class ? UPSTREAM : DOWNSTREAM, BYTES);
       if (!op->receive) guard_read(&f, buffer, op->function);
     }
     expect_idle(&f, cases[c].reason);
     assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
     guard_end(&f);
   }
+}
+
+static void a_single_buffer(void **state) {
+  (void)state;
+  struct guard_fixture f = guard_start(&(struct rp_guard_options){0}, NULL);
+  guard_alloc(&f, 0, 1);
+  guard_channel(&f, 0, 1, 1, 0);
+  for (size_t n = 0; n < 5; n++) {
+    guard_receive(&f, 0, UPSTREAM, true);
+    guard_read(&f, 0, 1);
+  }
+  expect_idle(&f, "unbounded_depth");
+  assert_int_equal(f.boundaries, 0);
+  guard_end(&f);
 }
 
 static void nobody_reads(void **state) {
@@ -352,7 +366,7 @@ static void slack_is_found(void **state) {
       guard_receive(&f, n % 8, UPSTREAM, false);
       guard_read(&f, n % 8, 1);
       rp_order_event_record(f.order, &record, 100 + n, RP_ORDER_RECORD_STREAM);
-      rp_guard_send(f.guard, 50, UPSTREAM);
+      rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
     }
     struct rp_guard_report report = guard_look(&f);
     assert_true(report.active);
@@ -360,6 +374,80 @@ static void slack_is_found(void **state) {
     assert_int_equal(f.device->physical_bytes, (ordered ? 1 : 3) * MAPPED);
     if (ordered) assert_int_equal(report.receives_waited, 0);
     rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
+/* Two sizes in one channel: slots of each. */
+static void sizes_within_a_label(void **state) {
+  (void)state;
+  struct guard_fixture f = guard_start(&(struct rp_guard_options){0}, NULL);
+  guard_alloc(&f, 0, 6);
+  for (size_t i = 0; i < 6; i++)
+    guard_channel(&f, i, 1, 1, (uint32_t)i);
+  for (size_t n = 0; n < 6 * 5; n++) {
+    struct rp_guard_receive receive = {.peer = UPSTREAM, .bytes = n % 2 ? BYTES : BYTES - 8};
+    guard_order(&f, COMPUTE, COMM);
+    assert_int_equal(guard_try_receive(&f, n % 6, receive), RP_OK);
+    guard_read(&f, n % 6, 1);
+  }
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.class_count, 2);
+  assert_int_equal(report.conflict_count, 0);
+  assert_int_equal(f.device->physical_bytes, 2 * MAPPED);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* Allocations that are padded are still those of one message each; much larger ones hold something else, too.
+ */
+static void padded_allocations(void **state) {
+  (void)state;
+  for (uint64_t padding = 0; padding <= 2 * HOST_GRANULARITY; padding += HOST_GRANULARITY) {
+    struct guard_fixture f = guard_start(&(struct rp_guard_options){0}, NULL);
+    for (size_t i = 0; i < 4; i++) {
+      assert_int_equal(rp_guard_allocate(f.guard, BYTES + padding, &f.address[i]), RP_OK);
+      guard_channel(&f, i, 1, 1, (uint32_t)i);
+    }
+    for (size_t n = 0; n < 4 * 5; n++) {
+      guard_receive(&f, n % 4, UPSTREAM, true);
+      guard_read(&f, n % 4, 1);
+    }
+    bool shares = padding <= HOST_GRANULARITY;
+    assert_int_equal(f.device->physical_bytes, (shares ? 1 : 4) * (MAPPED + padding));
+    if (!shares) expect_idle(&f, "shared_allocation");
+    struct rp_guard_receive longer = {.peer = UPSTREAM, .bytes = BYTES + padding};
+    guard_order(&f, COMPUTE, COMM);
+    assert_int_equal(guard_try_receive(&f, 0, longer), RP_OK);
+    struct rp_guard_report report = guard_look(&f);
+    assert_int_equal(report.pool.prevented[RP_POOL_SIZE_MISMATCH], padding == HOST_GRANULARITY);
+    rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
+/* A segment of a caching allocator, with receives in parts of it: left alone, and no sign of a step. */
+static void parts_of_an_allocation(void **state) {
+  (void)state;
+  for (int alone = 0; alone < 2; alone++) {
+    struct guard_program train = guard_program_1f1b(6, 2);
+    struct guard_fixture f = guard_start(&trained, NULL);
+    uint64_t segment;
+    assert_int_equal(rp_guard_allocate(f.guard, 5 * MAPPED, &segment), RP_OK);
+    if (!alone) guard_program_alloc(&f, &train);
+    if (!alone) guard_program_label(&f, &train);
+    for (int step = 0; step < 5; step++) {
+      for (uint64_t part = 0; part < 5; part++) {
+        struct rp_guard_receive receive = {.peer = UPSTREAM, .address = segment + part % 3 * MAPPED};
+        assert_int_equal(guard_try_receive(&f, MOST - 1, receive), RP_OK);
+      }
+      if (!alone) guard_program_run(&f, &train);
+    }
+    if (alone)
+      expect_idle(&f, "shared_allocation");
+    else
+      assert_int_equal(f.device->physical_bytes, (5 + 2 + 1) * MAPPED);
+    assert_int_equal(f.boundaries, !alone);
     guard_end(&f);
   }
 }
@@ -415,6 +503,7 @@ static void context_destruction(void **state) {
   guard_verify(&f);
   assert_int_equal(f.device->physical_bytes, 0);
   assert_int_equal(f.watched, 0);
+  expect_idle(&f, "freed");
   bool idle;
   assert_int_equal(rp_guard_free_prepare(f.guard, f.address[0], NULL, &idle), RP_ERROR_NOT_FOUND);
   guard_end(&f);
@@ -436,6 +525,7 @@ int main(void) {
       cmocka_unit_test(auto_shares_from_the_third_step_on),
       cmocka_unit_test(gpipe_keeps_its_activations),
       cmocka_unit_test(nothing_to_share),
+      cmocka_unit_test(a_single_buffer),
       cmocka_unit_test(nobody_reads),
       cmocka_unit_test(alternating_steps),
       cmocka_unit_test(evaluation_after_activation),
@@ -448,6 +538,9 @@ int main(void) {
       cmocka_unit_test(unknown_work_needs_the_context),
       cmocka_unit_test(unknown_work_in_several_contexts),
       cmocka_unit_test(slack_is_found),
+      cmocka_unit_test(sizes_within_a_label),
+      cmocka_unit_test(padded_allocations),
+      cmocka_unit_test(parts_of_an_allocation),
       cmocka_unit_test(which_allocations_are_wanted),
       cmocka_unit_test(addresses_are_looked_up),
       cmocka_unit_test(context_destruction),

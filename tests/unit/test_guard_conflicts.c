@@ -281,7 +281,7 @@ static void stale_access_is_only_reported(void **state) {
 
 static void stale_access_aborts(void **state) {
   (void)state;
-  for (int callback = 0; callback < 3; callback++) {
+  for (int callback = 0; callback < 4; callback++) {
     struct guard_fixture f = sharing((struct rp_guard_options){.on_violation = RP_POOL_ON_STALE_ABORT});
     for (size_t i = 0; i < 3; i++)
       cycle(&f, i);
@@ -291,10 +291,13 @@ static void stale_access_aborts(void **state) {
                                    .kind = RP_EVENT_KERNEL,
                                    .site = {CONTEXT, COMPUTE, THREAD, 0}};
     bool abort = false;
-    if (callback == 0) {
+    uint64_t calls = f.device->calls;
+    if (callback == 3) late.mode = RP_POOL_UNKNOWN_MODE;
+    if (callback == 0 || callback == 3) {
       assert_int_equal(guard_try_access(&f, 0, late), RP_ERROR_STATE);
       abort = f.action.abort;
       assert_non_null(f.action.why);
+      assert_int_equal(f.device->calls, calls);
     } else if (callback == 1) {
       rp_guard_access_seen(f.guard, &late, rp_order_access(f.order, &late.site), &abort);
     } else {
@@ -389,7 +392,31 @@ static void captured_graphs(void **state) {
     guard_program_run(&f, &program);
   }
   assert_int_equal(f.device->physical_bytes, (EIGHT + 1) * MAPPED); /* gradients only */
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.pool.accesses, EIGHT * (5 * 5 + 1 + 4)); /* runs, captures, launches */
+  rp_guard_report_fini(&report);
   expect_none(&f);
+  guard_end(&f);
+}
+
+/* A receive that is captured: the graph may write there at any time. */
+static void captured_receives(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(EIGHT, 2);
+  struct guard_fixture f = sharing((struct rp_guard_options){0});
+  guard_receive(&f, 0, UPSTREAM, true);
+  struct rp_guard_receive captured = {.site = {CONTEXT, COMM, THREAD, RP_ORDER_CAPTURED}};
+  assert_int_equal(guard_try_receive(&f, 1, captured), RP_OK);
+  struct rp_guard_access launch = {.kind = RP_EVENT_GRAPH_LAUNCH, .site = {CONTEXT, COMPUTE, THREAD, 0}};
+  struct rp_guard_report before = guard_look(&f);
+  rp_guard_graph_launched(f.guard, &launch, rp_order_graph_launch(f.order, &launch.site, 3));
+  struct rp_guard_report after = guard_look(&f);
+  assert_int_equal(after.pool.accesses, before.pool.accesses + 1);
+  rp_guard_report_fini(&before);
+  rp_guard_report_fini(&after);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &program);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
   guard_end(&f);
 }
 
@@ -698,6 +725,7 @@ int main(void) {
       cmocka_unit_test(registered_buffers_are_left_alone),
       cmocka_unit_test(escaping_after_activation),
       cmocka_unit_test(captured_graphs),
+      cmocka_unit_test(captured_receives),
       cmocka_unit_test(oversize_receive),
       cmocka_unit_test(interrupted_steps),
       cmocka_unit_test(interrupted_before_anything_is_shared),

@@ -91,6 +91,124 @@ static void sizes_only(void **state) {
   guard_end(&f);
 }
 
+/* Fewer slots than are in flight: nothing is lost, memory grows, and the report says so. */
+static void sizes_that_are_too_few(void **state) {
+  (void)state;
+  for (uint32_t depth = 1; depth <= 6; depth++)
+    for (uint32_t slots = 1; slots <= 4; slots++) {
+      struct guard_program program = guard_program_1f1b(10, depth);
+      struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = slots, .stage = -1};
+      struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+      struct guard_fixture f = guard_start(&seeing, &plan);
+      guard_program_alloc(&f, &program);
+      for (int step = 0; step < 3; step++)
+        guard_program_run(&f, &program);
+      struct rp_guard_report report = guard_look(&f);
+      assert_int_equal(rp_guard_violations(f.guard), 0);
+      assert_int_equal(report.pool.grown > 0, slots < depth);
+      assert_int_equal(report.pool.prevented[RP_POOL_EARLY_REUSE] > 0, slots < depth);
+      if (slots >= depth) assert_true(f.device->physical_peak_bytes <= 2 * slots * MAPPED);
+      rp_guard_report_fini(&report);
+      guard_end(&f);
+    }
+}
+
+/* A later step has more microbatches: their buffers find the class's slots, too. */
+static void sizes_of_longer_steps(void **state) {
+  (void)state;
+  struct guard_program first = guard_program_1f1b(4, 2), later = guard_program_1f1b(12, 2);
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  guard_program_alloc(&f, &later);
+  guard_program_run(&f, &first);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &later);
+  quiet(&f, 4);
+  guard_end(&f);
+}
+
+/* A stage built again starts anew: its buffers taught nothing yet. */
+static void sizes_of_rebuilt_stages(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(10, 2);
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  for (int round = 0; round < 3; round++) {
+    guard_program_alloc(&f, &program);
+    guard_program_run(&f, &program);
+    guard_program_run(&f, &program);
+    quiet(&f, 4);
+    for (size_t i = 0; i < 20; i++)
+      assert_int_equal(rp_guard_free(f.guard, f.address[guard_program_buffer(i / 10, i % 10)]), RP_OK);
+  }
+  guard_end(&f);
+}
+
+/* A message that a group still has to send on is not done with. */
+static void planned_tenant_in_an_open_group(void **state) {
+  (void)state;
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  struct rp_guard_action action;
+  guard_alloc(&f, 0, 3);
+  guard_receive(&f, 0, UPSTREAM, true);
+  guard_read(&f, 0, 1);
+  rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+  struct rp_guard_access send = {.kind = RP_EVENT_SEND,
+                                 .address = f.address[0],
+                                 .bytes = BYTES,
+                                 .mode = RP_POOL_READ,
+                                 .group = 5,
+                                 .site = {CONTEXT, COMM, THREAD, 0}};
+  assert_int_equal(rp_guard_access_prepare(f.guard, &send, &action, NULL), RP_OK);
+  guard_receive(&f, 1, UPSTREAM, true);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.pool.prevented[RP_POOL_EARLY_REUSE], 1);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* A plan on paper, which counts no accesses and gives messages that overlap one slot. */
+static void a_plan_that_contradicts_itself(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(8, 3);
+  struct guard_plan plan;
+  guard_program_plan(&program, 0, &plan);
+  for (size_t i = 0; i < plan.plan.receive_count; i++) {
+    plan.receives[i].accesses = 0;
+    plan.receives[i].slot = 0;
+  }
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &program);
+  for (int step = 0; step < 3; step++)
+    guard_program_run(&f, &program);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  assert_true(report.pool.grown > 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* A library that nobody can stop touches an allocation of the size first: reported, and watched on. */
+static void touched_first_by_a_callback(void **state) {
+  (void)state;
+  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
+  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct guard_fixture f = guard_start(&seeing, &plan);
+  guard_alloc(&f, 0, 3);
+  for (size_t i = 0; i < 2; i++) {
+    struct rp_guard_access access = {.address = f.address[i], .kind = RP_EVENT_KERNEL};
+    rp_guard_access_seen(f.guard, &access, RP_ORDER_TOKEN_UNKNOWN, NULL);
+    guard_verify(&f);
+    assert_int_equal(rp_guard_violations(f.guard), i); /* the first has memory */
+  }
+  assert_int_equal(f.watched, 2);
+  guard_end(&f);
+}
+
 /* What the buffers did in earlier steps is believed before what the user said. */
 static void sizes_that_do_not_fit_later(void **state) {
   (void)state;
@@ -98,6 +216,7 @@ static void sizes_that_do_not_fit_later(void **state) {
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 3, .stage = -1};
   struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
   struct guard_fixture f = guard_start(&seeing, &plan);
+  f.sizes_untold = true;
   guard_program_alloc(&f, &gpipe);
   guard_program_run(&f, &program);
   for (int step = 0; step < 3; step++)
@@ -121,6 +240,42 @@ static void another_schedule_than_planned(void **state) {
   for (int step = 0; step < 3; step++)
     guard_program_run(&f, &planned);
   assert_int_equal(rp_guard_violations(f.guard), 0);
+  guard_end(&f);
+}
+
+/* The last stage of a schedule that sends nothing back before it has received everything: its first receives
+ * are just those of the plan, and nobody said how often a message is read. */
+static void answers_are_missing(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(6, 1);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 0, &plan);
+  plan.classes[0].slots = 1;
+  size_t receives = 0;
+  for (size_t i = 0; i < plan.plan.receive_count; i++) {
+    if (plan.receives[i].class_index != 0) continue;
+    plan.receives[receives] = plan.receives[i];
+    plan.receives[receives++].accesses = 0;
+  }
+  plan.plan.receive_count = receives;
+  plan.plan.class_count = 1;
+  struct guard_fixture f =
+      guard_start(&(struct rp_guard_options){.every_touch_seen = true, .sends_told = true}, &plan.plan);
+  guard_alloc(&f, 0, 6);
+  for (int step = 0; step < 3; step++) {
+    for (size_t m = 0; m < 6; m++) {
+      guard_receive(&f, m, UPSTREAM, true);
+      guard_read(&f, m, 11);
+    }
+    for (size_t m = 0; m < 6; m++) {
+      guard_read(&f, m, 22);
+      rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+    }
+  }
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  assert_int_equal(report.pool.grown, 5);
+  rp_guard_report_fini(&report);
   guard_end(&f);
 }
 
@@ -156,6 +311,29 @@ static void departing_without_rings(void **state) {
     guard_program_run(&f, &longer);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.plan_departed);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* What the plan has no place for is watched, and shares from the third step on. */
+static void what_the_plan_leaves_out_shares_later(void **state) {
+  (void)state;
+  struct guard_program planned = guard_program_1f1b(8, 2), longer = guard_program_1f1b(16, 2);
+  struct guard_plan plan;
+  guard_program_plan(&planned, 0, &plan);
+  for (size_t i = 0; i < plan.plan.receive_count; i++)
+    plan.receives[i].source = 0; /* two classes of one peer: no rings */
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &longer);
+  guard_program_label(&f, &longer);
+  guard_program_run(&f, &longer);
+  uint64_t first = f.device->physical_bytes;
+  for (int step = 0; step < 4; step++)
+    guard_program_run(&f, &longer);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(f.device->physical_bytes < first / 2);
+  assert_int_equal(report.activations, 1);
   assert_int_equal(rp_guard_violations(f.guard), 0);
   rp_guard_report_fini(&report);
   guard_end(&f);
@@ -241,10 +419,18 @@ int main(void) {
       cmocka_unit_test(a_plan_of_fewer_microbatches),
       cmocka_unit_test(more_in_flight_than_planned),
       cmocka_unit_test(sizes_only),
+      cmocka_unit_test(sizes_that_are_too_few),
+      cmocka_unit_test(sizes_of_longer_steps),
+      cmocka_unit_test(sizes_of_rebuilt_stages),
+      cmocka_unit_test(planned_tenant_in_an_open_group),
+      cmocka_unit_test(a_plan_that_contradicts_itself),
+      cmocka_unit_test(touched_first_by_a_callback),
       cmocka_unit_test(sizes_that_do_not_fit_later),
       cmocka_unit_test(another_schedule_than_planned),
+      cmocka_unit_test(answers_are_missing),
       cmocka_unit_test(peers_are_told_apart),
       cmocka_unit_test(departing_without_rings),
+      cmocka_unit_test(what_the_plan_leaves_out_shares_later),
       cmocka_unit_test(evaluation_in_between),
       cmocka_unit_test(plans_are_checked),
       cmocka_unit_test(only_planned_sizes_are_wanted),

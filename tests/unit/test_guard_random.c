@@ -219,7 +219,7 @@ static void do_receive(struct world *w, const struct use *use) {
   look(w);
   if (buffer->skipped) return;
   rp_guard_receive_launched(w->guard, &receive);
-  rp_guard_send(w->guard, 50, use->op.class ? UPSTREAM : DOWNSTREAM);
+  rp_guard_sent(w->guard, 50, use->op.class ? UPSTREAM : DOWNSTREAM, BYTES);
   memset(buffer->used_on, 0, sizeof buffer->used_on);
   buffer->word = ++w->words << 8;
   buffer->used_on[use->stream] = true;

@@ -14,7 +14,7 @@
 #include "pool/order.h"
 #include "tests/unit/order_model.h"
 
-#define PROGRAMS 4000
+#define PROGRAMS 1500
 #define CONTEXT 0xc0
 #define THREADS 3
 #define CALLS 7

@@ -128,6 +128,27 @@ static void spent_classes_are_used_again(void **state) {
   end(&f);
 }
 
+/* Memory that the driver did not take back is still on the class's account. */
+static void classes_with_debts_are_not_spent(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  struct rp_pool_class_spec spec = {.label = 1, .receive_bytes = BYTES, .slots = 1};
+  uint32_t slots[2] = {0, 0}, made = 9;
+  allocate(&f, 0, 2);
+  assert_int_equal(rp_pool_activate(f.pool, &spec, f.id, slots, 2, false, &made), RP_OK);
+  assert_int_equal(rp_pool_free(f.pool, f.address[0]), RP_OK);
+  f.device->fail_at = f.device->calls + 2; /* unmap, then release */
+  assert_int_not_equal(rp_pool_free(f.pool, f.address[1]), RP_OK);
+  check(&f);
+  allocate(&f, 0, 2);
+  assert_int_equal(rp_pool_activate(f.pool, &spec, f.id, slots, 2, false, &made), RP_OK);
+  assert_int_equal(made, 1);
+  check(&f);
+  assert_int_equal(rp_pool_quiescent(f.pool, false), RP_OK);
+  check(&f);
+  end(&f);
+}
+
 /* An activation that fails gives the class back, wherever it is in the table. */
 static void failed_activations_leave_no_class(void **state) {
   (void)state;
@@ -171,6 +192,25 @@ static void small_questions(void **state) {
   end(&f);
 }
 
+/* Buffers that are larger than what they receive, and specifications that make no sense. */
+static void classes_of_padded_buffers(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  uint32_t slots[2] = {0, 0}, made;
+  static const uint64_t wrong[] = {HOST_GRANULARITY, MAPPED + 1, MAPPED};
+  allocate(&f, 0, 2);
+  for (size_t i = 0; i < 3; i++) {
+    uint64_t receive = wrong[i] == MAPPED ? 100 : BYTES;
+    struct rp_pool_class_spec spec = {.receive_bytes = receive, .mapped_bytes = wrong[i], .slots = 1};
+    bool fits = wrong[i] == MAPPED;
+    if (fits) assert_int_equal(rp_pool_plan_class(f.pool, &spec, &made), RP_ERROR_INVALID);
+    rp_status status = rp_pool_activate(f.pool, &spec, f.id, slots, 2, false, &made);
+    assert_int_equal(status, fits ? RP_OK : RP_ERROR_INVALID);
+    check(&f);
+  }
+  end(&f);
+}
+
 /* Ranges of the program's own allocations end where those end: their neighbours are found. */
 static void exact_ranges(void **state) {
   (void)state;
@@ -188,8 +228,10 @@ int main(void) {
       cmocka_unit_test(what_is_in_use_is_not_concealed),
       cmocka_unit_test(concealed_buffers_go_everywhere),
       cmocka_unit_test(spent_classes_are_used_again),
+      cmocka_unit_test(classes_with_debts_are_not_spent),
       cmocka_unit_test(failed_activations_leave_no_class),
       cmocka_unit_test(small_questions),
+      cmocka_unit_test(classes_of_padded_buffers),
       cmocka_unit_test(exact_ranges),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,6 +50,7 @@ struct sim_graph *sim_graph_new_locked(void) {
 }
 
 static void free_node_locked(struct sim_node *node) {
+  if (node->child) sim_graph_free_locked(node->child);
   sim_handle_remove(&node->handle);
   sim_work_unref(node->work);
   free(node->dependencies);
@@ -109,6 +110,76 @@ struct sim_node *sim_graph_add_locked(struct sim_graph *graph, CUgraphNodeType t
   }
   notice_node(node);
   return node;
+}
+
+/* ---- graphs inside graphs ---- */
+
+/* A copy of a graph, its children too; NULL without memory. */
+static struct sim_graph *clone_locked(const struct sim_graph *graph) {
+  struct sim_graph *copy = sim_graph_new_locked();
+  struct sim_node **dependencies = calloc(graph->node_count + 1, sizeof(struct sim_node *));
+  bool good = copy && dependencies;
+  for (size_t i = 0; good && i < graph->node_count; i++) {
+    const struct sim_node *node = graph->nodes[i];
+    for (size_t j = 0; j < node->dependency_count; j++)
+      dependencies[j] = copy->nodes[node->dependencies[j]->index];
+    if (node->work) atomic_fetch_add(&node->work->refs, 1);
+    struct sim_node *added =
+        sim_graph_add_locked(copy, node->type, node->work, dependencies, node->dependency_count);
+    if (added) added->event = node->event;
+    if (added && node->child) added->child = clone_locked(node->child);
+    good = added && (!node->child || added->child);
+  }
+  free(dependencies);
+  if (!good && copy) sim_graph_free_locked(copy);
+  return good ? copy : NULL;
+}
+
+/* Every handle is a node of this graph. */
+static bool are_nodes_of_locked(const struct sim_graph *graph, const CUgraphNode *handles, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    const struct sim_node *node = handles ? sim_handle_find(handles[i], SIM_HANDLE_NODE) : NULL;
+    if (!node || node->graph != graph) return false;
+  }
+  return true;
+}
+
+CUresult impl_cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                       const CUgraphNode *dependencies, size_t numDependencies,
+                                       CUgraph childGraph) {
+  CUresult result = sim_engine_enter_process();
+  if (result != CUDA_SUCCESS) return result;
+  pthread_mutex_lock(&sim_engine_lock);
+  struct sim_graph *graph = sim_handle_find(hGraph, SIM_HANDLE_GRAPH);
+  const struct sim_graph *child = sim_handle_find(childGraph, SIM_HANDLE_GRAPH);
+  struct sim_node *node = NULL;
+  if (!phGraphNode || !graph || !child || graph == child ||
+      !are_nodes_of_locked(graph, dependencies, numDependencies)) {
+    result = CUDA_ERROR_INVALID_VALUE;
+  } else {
+    struct sim_graph *copy = clone_locked(child);
+    if (copy)
+      node = sim_graph_add_locked(graph, CU_GRAPH_NODE_TYPE_GRAPH, NULL,
+                                  (struct sim_node *const *)dependencies, numDependencies);
+    if (copy && !node) sim_graph_free_locked(copy);
+    if (node) node->child = copy;
+    result = node ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  pthread_mutex_unlock(&sim_engine_lock);
+  sim_graph_notify(sim_context_current());
+  if (result == CUDA_SUCCESS) *phGraphNode = (CUgraphNode)node;
+  return result;
+}
+
+CUresult impl_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) {
+  CUresult result = sim_engine_enter_process();
+  if (result != CUDA_SUCCESS) return result;
+  pthread_mutex_lock(&sim_engine_lock);
+  const struct sim_node *node = phGraph ? sim_handle_find(hNode, SIM_HANDLE_NODE) : NULL;
+  bool good = node && node->child;
+  if (good) *phGraph = (CUgraph)node->child;
+  pthread_mutex_unlock(&sim_engine_lock);
+  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- entry points ---- */

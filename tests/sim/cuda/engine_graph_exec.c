@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define NO_LANE SIZE_MAX
+#define NO_NODE SIZE_MAX
 
 struct exec_node {
   CUgraphNodeType type;
@@ -47,17 +48,61 @@ static void free_exec_locked(struct sim_exec *exec) {
   free(exec);
 }
 
-static bool copy_node(struct exec_node *copy, const struct sim_node *node) {
-  copy->dependencies = calloc(node->dependency_count + 1, sizeof(size_t));
-  if (!copy->dependencies) return false;
-  copy->type = node->type;
+/* Nodes that an executable graph has for a graph: a child stands between two that do nothing. */
+static size_t flat_count(const struct sim_graph *graph) {
+  size_t count = graph->node_count;
+  for (size_t i = 0; i < graph->node_count; i++)
+    if (graph->nodes[i]->child) count += 1 + flat_count(graph->nodes[i]->child);
+  return count;
+}
+
+/* Adds a node with room for so many dependencies; NULL without memory. */
+static struct exec_node *add_exec_node(struct sim_exec *exec, CUgraphNodeType type, size_t dependencies) {
+  struct exec_node *added = &exec->nodes[exec->node_count];
+  *added = (struct exec_node){.type = type, .dependencies = calloc(dependencies + 1, sizeof(size_t))};
+  if (!added->dependencies) return NULL;
+  exec->node_count++;
+  return added;
+}
+
+/* The copy of one node: behind its dependencies, by their places, or behind `before` if it has none. */
+static bool copy_node(struct sim_exec *exec, const struct sim_node *node, const size_t *places,
+                      size_t before) {
+  struct exec_node *copy =
+      add_exec_node(exec, node->child ? CU_GRAPH_NODE_TYPE_EMPTY : node->type, node->dependency_count + 1);
+  if (!copy) return false;
   copy->event = node->event;
   copy->work = node->work;
   if (copy->work) atomic_fetch_add(&copy->work->refs, 1);
-  copy->dependency_count = node->dependency_count;
   for (size_t i = 0; i < node->dependency_count; i++)
-    copy->dependencies[i] = node->dependencies[i]->index;
+    copy->dependencies[copy->dependency_count++] = places[node->dependencies[i]->index];
+  if (copy->dependency_count == 0 && before != NO_NODE) copy->dependencies[copy->dependency_count++] = before;
   return true;
+}
+
+static bool copy_graph(struct sim_exec *exec, const struct sim_graph *graph, size_t before);
+
+/* Behind all of a child, which began behind `before`. */
+static bool copy_child(struct sim_exec *exec, const struct sim_graph *child) {
+  size_t before = exec->node_count - 1;
+  if (!copy_graph(exec, child, before)) return false;
+  size_t inside = exec->node_count - before;
+  struct exec_node *end = add_exec_node(exec, CU_GRAPH_NODE_TYPE_EMPTY, inside);
+  for (size_t i = 0; end && i < inside; i++)
+    end->dependencies[end->dependency_count++] = before + i;
+  return end != NULL;
+}
+
+static bool copy_graph(struct sim_exec *exec, const struct sim_graph *graph, size_t before) {
+  size_t *places = calloc(graph->node_count + 1, sizeof(*places));
+  bool good = places != NULL;
+  for (size_t i = 0; good && i < graph->node_count; i++) {
+    const struct sim_node *node = graph->nodes[i];
+    good = copy_node(exec, node, places, before) && (!node->child || copy_child(exec, node->child));
+    places[i] = exec->node_count - 1;
+  }
+  free(places);
+  return good;
 }
 
 /* A node continues the lane of a dependency that is last in its lane, or opens one. lane_ends has room for
@@ -77,14 +122,11 @@ static void assign_lanes(struct sim_exec *exec, size_t *lane_ends) {
 
 static struct sim_exec *new_exec_locked(const struct sim_graph *graph) {
   struct sim_exec *exec = calloc(1, sizeof(*exec));
-  size_t *lane_ends = calloc(graph->node_count + 1, sizeof(*lane_ends));
+  size_t count = flat_count(graph) + 1;
+  size_t *lane_ends = calloc(count, sizeof(*lane_ends));
   bool good = exec && lane_ends;
-  if (good) exec->nodes = calloc(graph->node_count + 1, sizeof(*exec->nodes));
-  good = good && exec->nodes;
-  for (size_t i = 0; good && i < graph->node_count; i++) {
-    good = copy_node(&exec->nodes[i], graph->nodes[i]);
-    exec->node_count += good;
-  }
+  if (good) exec->nodes = calloc(count, sizeof(*exec->nodes));
+  good = good && exec->nodes && copy_graph(exec, graph, NO_NODE);
   if (good) {
     assign_lanes(exec, lane_ends);
     exec->lanes = calloc(exec->lane_count + 1, sizeof(struct sim_stream *));

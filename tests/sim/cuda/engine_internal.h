@@ -210,9 +210,10 @@ struct sim_node {
   struct sim_handle handle;
   struct sim_graph *graph;
   CUgraphNodeType type;
-  struct sim_work *work; /**< NULL for an event node */
-  CUevent event;         /**< event nodes: looked up when the graph runs */
-  size_t index;          /**< in its graph; those of its dependencies are lower */
+  struct sim_work *work;   /**< NULL for an event node */
+  CUevent event;           /**< event nodes: looked up when the graph runs */
+  struct sim_graph *child; /**< child graph nodes: a copy of their own */
+  size_t index;            /**< in its graph; those of its dependencies are lower */
   struct sim_node **dependencies;
   size_t dependency_count;
 };

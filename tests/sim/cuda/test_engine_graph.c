@@ -1,5 +1,6 @@
 /* Capture and graphs: fork and join, replay, what a capture refuses, callbacks about nodes. */
 #include "test_engine_host.h"
+#include <time.h>
 
 static CUstream streams[2];
 static CUdeviceptr words;
@@ -253,6 +254,88 @@ static CUresult query_captured_event(void) {
   return result;
 }
 
+/* ---- graphs inside graphs ---- */
+
+static CUgraph captured_copy(unsigned from, unsigned to) {
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  assert_cuda(host_copy(streams[0], word(from), word(to)));
+  return end();
+}
+
+/* A fork, a copy behind it, and inside another child a copy behind that: each reads what the one before
+ * wrote. */
+static void children_run_in_their_place(void **state) {
+  (void)state;
+  CUgraphNode fork, behind, last, nodes[8];
+  CUgraph outer, inner, child;
+  CUgraphExec exec;
+  CUgraphNodeType type;
+  size_t count = 0;
+  assert_cuda(impl_cuGraphCreate(&outer, 0));
+  assert_cuda(impl_cuGraphCreate(&inner, 0));
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  capture_fork(8, true);
+  CUgraph forked = end(), copies[2] = {captured_copy(3, 4), captured_copy(4, 5)};
+  assert_cuda(impl_cuGraphAddChildGraphNode(&fork, outer, NULL, 0, forked));
+  assert_cuda(impl_cuGraphAddChildGraphNode(&behind, outer, &fork, 1, copies[0]));
+  assert_cuda(impl_cuGraphAddChildGraphNode(&last, inner, NULL, 0, copies[1]));
+  assert_cuda(impl_cuGraphAddChildGraphNode(&last, outer, (CUgraphNode[]){fork, behind}, 2, inner));
+  assert_cuda(impl_cuGraphNodeGetType(behind, &type));
+  assert_int_equal(type, CU_GRAPH_NODE_TYPE_GRAPH);
+  assert_cuda(impl_cuGraphChildGraphNodeGetGraph(fork, &child));
+  assert_true(child != forked); /* a copy: the original may go */
+  assert_cuda(impl_cuGraphGetNodes(child, NULL, &count));
+  assert_int_equal(count, 4);
+  assert_int_equal(impl_cuGraphGetNodes(forked, nodes, &count), CUDA_SUCCESS);
+  assert_int_equal(impl_cuGraphChildGraphNodeGetGraph(nodes[0], &child), CUDA_ERROR_INVALID_VALUE);
+  assert_int_equal(impl_cuGraphAddChildGraphNode(&last, outer, nodes, 1, forked), CUDA_ERROR_INVALID_VALUE);
+  assert_int_equal(impl_cuGraphAddChildGraphNode(&last, outer, NULL, 0, outer), CUDA_ERROR_INVALID_VALUE);
+  assert_cuda(impl_cuGraphDestroy(forked));
+  assert_cuda(impl_cuGraphDestroy(inner));
+  assert_cuda(impl_cuGraphDestroy(copies[0]));
+  assert_cuda(impl_cuGraphDestroy(copies[1]));
+  assert_cuda(impl_cuGraphInstantiateWithFlags(&exec, outer, 0));
+  assert_cuda(impl_cuGraphDestroy(outer));
+  for (int round = 0; round < 3; round++) {
+    assert_cuda(impl_cuMemsetD32_v2(words, 0, 16));
+    assert_cuda(impl_cuGraphLaunch(exec, streams[0]));
+    for (unsigned i = 0; i < 6; i++)
+      assert_int_equal(host_word(word(i)), 8);
+  }
+  assert_cuda(impl_cuGraphExecDestroy(exec));
+}
+
+static void children_without_an_edge_run_at_once(void **state) {
+  (void)state;
+  struct host_gate *gates[3] = {host_gate_new(), host_gate_new(), host_gate_new()};
+  CUgraphNode nodes[3];
+  CUgraph outer;
+  CUgraphExec exec;
+  assert_cuda(impl_cuGraphCreate(&outer, 0));
+  for (int i = 0; i < 3; i++) {
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    assert_cuda(host_block(streams[0], gates[i]));
+    CUgraph graph = end();
+    assert_cuda(impl_cuGraphAddChildGraphNode(&nodes[i], outer, nodes, i == 2 ? 2 : 0, graph));
+    assert_cuda(impl_cuGraphDestroy(graph));
+  }
+  assert_cuda(impl_cuGraphInstantiateWithFlags(&exec, outer, 0));
+  assert_cuda(impl_cuGraphLaunch(exec, streams[0]));
+  host_gate_await(gates[0]);
+  host_gate_await(gates[1]); /* both stand there */
+  host_gate_open(gates[0]);
+  nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+  pthread_mutex_lock(&gates[2]->lock);
+  assert_false(gates[2]->entered); /* it waits for both */
+  pthread_mutex_unlock(&gates[2]->lock);
+  host_gate_open(gates[1]);
+  host_gate_await(gates[2]);
+  host_gate_open(gates[2]);
+  assert_cuda(impl_cuStreamSynchronize(streams[0]));
+  assert_cuda(impl_cuGraphExecDestroy(exec));
+  assert_cuda(impl_cuGraphDestroy(outer));
+}
+
 static CUresult query_other_event(void) {
   CUevent event = new_event();
   CUresult result = impl_cuEventQuery(event);
@@ -365,6 +448,8 @@ int main(void) {
       IN_CONTEXT(launches_of_one_exec_do_not_overlap),
       IN_CONTEXT(copies_memsets_and_host_functions_are_captured),
       IN_CONTEXT(external_events_are_recorded_at_each_launch),
+      IN_CONTEXT(children_run_in_their_place),
+      IN_CONTEXT(children_without_an_edge_run_at_once),
       IN_CONTEXT(illegal_calls_invalidate_the_capture),
       IN_CONTEXT(relaxed_captures_allow_unsafe_calls),
       IN_CONTEXT(the_legacy_stream_may_not_slip_into_a_capture),

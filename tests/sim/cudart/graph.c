@@ -5,6 +5,16 @@ cudaError_t impl_cudaGraphCreate(cudaGraph_t *graph, unsigned int flags) {
   return RT(cuGraphCreate, graph, flags);
 }
 
+cudaError_t impl_cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t graph,
+                                            const cudaGraphNode_t *dependencies, size_t dependency_count,
+                                            cudaGraph_t child) {
+  return RT(cuGraphAddChildGraphNode, node, graph, dependencies, dependency_count, child);
+}
+
+cudaError_t impl_cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t *graph) {
+  return RT(cuGraphChildGraphNodeGetGraph, node, graph);
+}
+
 cudaError_t impl_cudaGraphDestroy(cudaGraph_t graph) {
   return RT(cuGraphDestroy, graph);
 }

@@ -15,7 +15,8 @@
 #include "../rpsim.h"
 
 #define GRANULE ((size_t)2 << 20)
-#define WORDS (GRANULE / 4)
+#define BYTES ((size_t)64 << 10) /* of a mapping that are used */
+#define WORDS (BYTES / 4)
 
 /* ---- kernels: wait for the test; fill slowly from the first word to the last; compare ---- */
 
@@ -122,11 +123,11 @@ static void make_alias(CUdeviceptr addresses[2]) {
   assert_cuda(cuMemRelease(handle));
 }
 
-/* The word that all of the memory is filled with; 0 if it is not one. */
+/* The word that all of the used memory is filled with; 0 if it is not one. */
 static uint32_t filled_with(CUdeviceptr address) {
-  uint32_t *copy = malloc(GRANULE), value;
+  uint32_t *copy = malloc(BYTES), value;
   assert_non_null(copy);
-  assert_cuda(cuMemcpyDtoH_v2(copy, address, GRANULE));
+  assert_cuda(cuMemcpyDtoH_v2(copy, address, BYTES));
   value = copy[0];
   for (size_t i = 0; i < WORDS; i++)
     if (copy[i] != value) value = 0;
@@ -141,8 +142,8 @@ static void *pointer(CUdeviceptr address) {
 /* A transfer from `from` to `to` by this rank to itself. */
 static void transfer(CUdeviceptr to, CUdeviceptr from, CUstream on) {
   assert_int_equal(ncclGroupStart(), ncclSuccess);
-  assert_int_equal(ncclSend(pointer(from), GRANULE, ncclUint8, 0, comm, on), ncclSuccess);
-  assert_int_equal(ncclRecv(pointer(to), GRANULE, ncclUint8, 0, comm, on), ncclSuccess);
+  assert_int_equal(ncclSend(pointer(from), BYTES, ncclUint8, 0, comm, on), ncclSuccess);
+  assert_int_equal(ncclRecv(pointer(to), BYTES, ncclUint8, 0, comm, on), ncclSuccess);
   assert_int_equal(ncclGroupEnd(), ncclSuccess);
 }
 
@@ -167,11 +168,11 @@ static void everything_goes_through_aliases(void **state) {
   assert_int_equal(rpsim_backing_of(alias[0] + 5, &one), 0);
   assert_int_equal(rpsim_backing_of(alias[1] + 5, &two), 0);
   assert_true(one.block == two.block && one.begin == alias[0] && two.end == alias[1] + GRANULE);
-  assert_cuda(cuMemAlloc_v2(&source, GRANULE));
-  assert_cuda(cuMemAlloc_v2(&sink, GRANULE));
+  assert_cuda(cuMemAlloc_v2(&source, BYTES));
+  assert_cuda(cuMemAlloc_v2(&sink, BYTES));
   launch("fill", stream, pointer(alias[0]), 11, NULL);
   wait_for(other, stream);
-  assert_cuda(cuMemcpyDtoDAsync_v2(sink, alias[1], GRANULE, other));
+  assert_cuda(cuMemcpyDtoDAsync_v2(sink, alias[1], BYTES, other));
   assert_cuda(cuStreamSynchronize(other));
   assert_int_equal(filled_with(sink), 11);
   assert_cuda(cuMemsetD32Async(alias[1], 12, WORDS, other));
@@ -182,7 +183,7 @@ static void everything_goes_through_aliases(void **state) {
   launch("fill", stream, pointer(source), 13, NULL);
   transfer(alias[0], source, stream); /* writes */
   wait_for(other, stream);
-  assert_cuda(cuMemcpyDtoDAsync_v2(sink, alias[1], GRANULE, other));
+  assert_cuda(cuMemcpyDtoDAsync_v2(sink, alias[1], BYTES, other));
   assert_cuda(cuStreamSynchronize(other));
   assert_int_equal(filled_with(sink), 13);
   assert_cuda(cuMemFree_v2(source));
@@ -205,7 +206,7 @@ static void work_meets_what_backs_the_address_then(void **state) {
   map(second, late);
   assert_cuda(cuMemsetD32_v2(first, 1, WORDS));
   assert_cuda(cuMemsetD32_v2(second, 2, WORDS));
-  assert_cuda(cuMemAlloc_v2(&source, GRANULE));
+  assert_cuda(cuMemAlloc_v2(&source, BYTES));
   assert_cuda(cuMemsetD32_v2(source, 3, WORDS));
   launch("gate", stream, NULL, 0, &gate);
   transfer(address, source, stream);
@@ -239,14 +240,14 @@ static int reuse(bool wait) {
   CUdeviceptr alias[2], source, out[ROUNDS];
   unsigned wrong = 0;
   make_alias(alias);
-  assert_cuda(cuMemAlloc_v2(&source, GRANULE));
+  assert_cuda(cuMemAlloc_v2(&source, BYTES));
   for (unsigned i = 0; i < ROUNDS; i++) {
-    assert_cuda(cuMemAlloc_v2(&out[i], GRANULE));
+    assert_cuda(cuMemAlloc_v2(&out[i], BYTES));
     launch("fill", stream, pointer(source), 100 + i, NULL);
     if (wait) wait_for(stream, other); /* the reader of the message before */
     transfer(alias[i % 2], source, stream);
     wait_for(other, stream);
-    assert_cuda(cuMemcpyDtoDAsync_v2(out[i], alias[i % 2], GRANULE, other));
+    assert_cuda(cuMemcpyDtoDAsync_v2(out[i], alias[i % 2], BYTES, other));
   }
   assert_cuda(cuCtxSynchronize());
   for (unsigned i = 0; i < ROUNDS; i++)
@@ -309,9 +310,9 @@ static int mode_unmap_before_copy(void) {
   CUmemGenericAllocationHandle handle = create();
   _Atomic int gate = 0;
   map(address, handle);
-  if (cuMemAlloc_v2(&target, GRANULE)) return 2;
+  if (cuMemAlloc_v2(&target, BYTES)) return 2;
   launch("gate", stream, NULL, 0, &gate);
-  if (cuMemcpyDtoDAsync_v2(target, address, GRANULE, stream)) return 3;
+  if (cuMemcpyDtoDAsync_v2(target, address, BYTES, stream)) return 3;
   await(&gate);
   if (cuMemUnmap(address, GRANULE) != CUDA_SUCCESS) return 4;
   atomic_fetch_or(&gate, 2);
@@ -319,7 +320,7 @@ static int mode_unmap_before_copy(void) {
 }
 
 /* A receive that waits for its peer when its memory goes: two ranks in this process, on two devices. That it
- * has begun shows by an earlier receive of the same group. */
+ * has begun is known from the one before it in its group: more has been sent than sockets hold. */
 static int mode_unmap_under_receive(void) {
   ncclComm_t comms[2];
   CUcontext contexts[2];
@@ -330,7 +331,7 @@ static int mode_unmap_under_receive(void) {
     if (cuDevicePrimaryCtxRetain(&contexts[i], i) || cuCtxSetCurrent(contexts[i]) ||
         cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING))
       return 3;
-  if (cuMemAlloc_v2(&source, GRANULE) || cuMemsetD32_v2(source, 9, WORDS)) return 4;
+  if (cuMemAlloc_v2(&source, GRANULE)) return 4;
   if (ncclSend(pointer(source), GRANULE, ncclUint8, 0, comms[1], streams[1])) return 4;
   cuCtxSetCurrent(contexts[0]);
   if (cuMemAlloc_v2(&first, GRANULE)) return 4;
@@ -338,8 +339,9 @@ static int mode_unmap_under_receive(void) {
   if (ncclGroupStart() || ncclRecv(pointer(first), GRANULE, ncclUint8, 1, comms[0], streams[0]) ||
       ncclRecv(pointer(address), GRANULE, ncclUint8, 1, comms[0], streams[0]) || ncclGroupEnd())
     return 5;
-  while (filled_with(first) != 9)
-    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  cuCtxSetCurrent(contexts[1]);
+  if (cuStreamSynchronize(streams[1])) return 6;
+  cuCtxSetCurrent(contexts[0]);
   if (cuStreamQuery(streams[0]) != CUDA_ERROR_NOT_READY) return 6;
   if (cuMemUnmap(address, GRANULE)) return 7;
   cuCtxSetCurrent(contexts[1]);
@@ -365,7 +367,7 @@ static void memory_that_goes_while_it_is_used(void **state) {
 
 static CUdeviceptr source_of(uint32_t value) {
   CUdeviceptr source;
-  assert_cuda(cuMemAlloc_v2(&source, GRANULE));
+  assert_cuda(cuMemAlloc_v2(&source, BYTES));
   assert_cuda(cuMemsetD32_v2(source, value, WORDS));
   return source;
 }

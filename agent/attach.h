@@ -1,0 +1,65 @@
+/** @file attach.h
+ * What the files of `recvpool attach` share. Nothing here is thread-safe.
+ *
+ *   cmd_attach.c           options and the loop
+ *   cmd_attach_identity.c  who a process is, and which libraries it has
+ *   cmd_attach_report.c    a target -> its report
+ *   cmd_attach_live.c      what is shown meanwhile
+ */
+#ifndef RP_AGENT_ATTACH_H
+#define RP_AGENT_ATTACH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/command.h"
+#include "agent/report.h"
+#include "bpf/observer.h"
+
+/** Processes that can be named. */
+#define RP_ATTACH_PIDS 256
+
+struct rp_attach_arguments {
+  struct rp_observer_options observer;
+  pid_t pids[RP_ATTACH_PIDS];
+  bool json;
+  double duration_seconds; /**< 0: until the processes end, or Ctrl-C */
+  double interval_seconds; /**< of what is shown; 0: by what stdout is */
+  char report_dir[4096];   /**< "": no files are written */
+};
+
+/** What is kept beside a target: read while the process lives. */
+struct rp_attach_process {
+  struct rp_process_info info;
+  struct rp_versions versions;
+};
+
+/** Reads who the target's process is. Belongs to the target from now on (rp_attach_forget). NULL without
+ * memory. */
+struct rp_attach_process *rp_attach_identify(const struct rp_target *target);
+/** Fills in paths and, where file names tell them, versions of what the target has mapped. */
+void rp_attach_versions(const struct rp_libraries *libraries, const struct rp_target *target,
+                        struct rp_versions *out);
+
+/** Report of one target as JSON, NULL without memory. `state` is "running" or "finished". Owned by the
+ * caller. */
+json_t *rp_attach_report(const struct rp_observer *observer, const struct rp_target *target,
+                         const struct rp_attach_arguments *arguments);
+/** The reports of all targets that have anything to say, as a set (release with rp_read_fini). */
+rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_attach_arguments *arguments,
+                            struct rp_read_set *set);
+/** Writes a report for each of them into the folder of --report-dir, atomically. RP_ERROR_IO with errno set.
+ */
+rp_status rp_attach_write(const struct rp_observer *observer, const struct rp_attach_arguments *arguments);
+/** What the observer did, for the JSON document; NULL without memory. */
+json_t *rp_attach_observer_json(const struct rp_observer *observer);
+
+/** Shows how things stand: on a terminal the table of all processes in place of the one before, else one line
+ * for each process. */
+void rp_attach_show(const struct rp_observer *observer, const struct rp_attach_arguments *arguments,
+                    bool terminal, double seconds);
+/** One line for a call that returned. */
+void rp_attach_show_call(const struct rp_probe_record *record);
+
+#endif

@@ -1,0 +1,324 @@
+/* `recvpool attach`: observes processes that run already, from outside, by uprobes. */
+#include "agent/attach.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/config.h"
+
+#define TERMINAL_INTERVAL_SECONDS 1.0
+#define LINE_INTERVAL_SECONDS 5.0
+#define POLL_MS 100
+
+static const struct option options[] = {
+    {"pid", required_argument, NULL, 'p'},      {"comm", required_argument, NULL, 'c'},
+    {"cgroup", required_argument, NULL, 'g'},   {"all", no_argument, NULL, 'a'},
+    {"duration", required_argument, NULL, 'd'}, {"json", no_argument, NULL, 'j'},
+    {"interval", required_argument, NULL, 'i'}, {"report-dir", required_argument, NULL, 'r'},
+    {"launches", no_argument, NULL, 'l'},       {"min-bytes", required_argument, NULL, 'b'},
+    {"slack", required_argument, NULL, 's'},    {"buffer", required_argument, NULL, 'B'},
+    {"links", required_argument, NULL, 'L'},    {"calls", no_argument, NULL, 'C'},
+    {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+};
+
+static int print_help(void) {
+  fputs("Usage: recvpool attach (--pid PID... | --comm NAME | --cgroup DIR | --all) [OPTION...]\n"
+        "Observes the receive buffers of processes that run already, without touching them, until they end,\n"
+        "the time is over or Ctrl-C, and then reports as `recvpool report` does.\n\n"
+        "  --pid PID          this process and its descendants; several with commas or by repeating it\n"
+        "  --comm NAME        processes of this name, also those that start later\n"
+        "  --cgroup DIR       processes in this folder of the cgroup2 hierarchy, and below\n"
+        "  --all              every process on this machine\n"
+        "  --duration TIME    end after 30s, 5m, 1h ... [until the processes end]\n"
+        "  --json             nothing but one JSON document on stdout, as from recvpool report --json\n"
+        "  --report-dir DIR   also write one report per process there\n"
+        "  --launches         follow what kernels and copies read: exact where NCCL's calls alone give an\n"
+        "                     estimate, for a microsecond more per launch\n"
+        "  --interval TIME    how often to show how things stand [1s on a terminal, else 5s]\n"
+        "  --min-bytes BYTES  smaller receives are not looked at [64KiB]\n"
+        "  --slack COUNT      slots beyond D [2]\n"
+        "  --buffer BYTES     events that wait to be looked at [16MiB]\n"
+        "  --links KIND       multi, perf or auto: how probes are attached [auto]\n"
+        "  --calls            show every call with its arguments and status\n"
+        "  --help             this text\n\n"
+        "Needs CAP_BPF, CAP_PERFMON and, for processes of others, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH\n"
+        "(kernels before 6.6: CAP_SYS_ADMIN). recvpool doctor says what is missing.\n",
+        stdout);
+  return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
+}
+
+/* ---- options ---- */
+
+/* "30", "30s", "500ms", "5m", "1h". */
+static bool parse_seconds(const char *text, double *out) {
+  static const struct {
+    const char *unit;
+    double seconds;
+  } units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"m", 60}, {"h", 3600}};
+  char *end;
+  double value = strtod(text, &end);
+  if (end == text || !isfinite(value) || value <= 0) return false;
+  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+    if (strcmp(end, units[i].unit) == 0) {
+      *out = value * units[i].seconds;
+      return *out <= 1e9;
+    }
+  return false;
+}
+
+static bool add_pids(struct rp_attach_arguments *a, const char *text) {
+  for (;;) {
+    char *end;
+    errno = 0;
+    long pid = strtol(text, &end, 10);
+    if (errno || end == text || pid <= 0 || pid > INT_MAX || (*end && *end != ',') ||
+        a->observer.pid_count == RP_ATTACH_PIDS)
+      return false;
+    a->pids[a->observer.pid_count++] = (pid_t)pid;
+    if (!*end) return true;
+    text = end + 1;
+  }
+}
+
+static bool set_links(struct rp_attach_arguments *a, const char *text) {
+  static const char *const names[] = {"auto", "multi", "perf"};
+  for (int i = 0; i < 3; i++)
+    if (strcmp(text, names[i]) == 0) {
+      a->observer.links = (enum rp_link_kind)i;
+      return true;
+    }
+  return false;
+}
+
+/* By the table of the agent's variables, so that both take the same values. */
+static bool set_variable(struct rp_config *config, const char *variable, const char *value, char *message,
+                         size_t size) {
+  return rp_config_set(config, variable, value, message, size) == RP_OK;
+}
+
+static bool set_option(struct rp_attach_arguments *a, struct rp_config *config, int option, const char *value,
+                       char *message, size_t size) {
+  switch (option) {
+  case 'p':
+    snprintf(message, size, "must be process ids with commas between them, at most %d", RP_ATTACH_PIDS);
+    return add_pids(a, value);
+  case 'c':
+    a->observer.name = value;
+    snprintf(message, size, "must be a name of 1 to 15 characters, as ps -o comm shows it");
+    return value[0] && strlen(value) <= 15;
+  case 'g':
+    a->observer.cgroup = value;
+    return true;
+  case 'd':
+    snprintf(message, size, "must be a time such as 30s, 500ms or 5m");
+    return parse_seconds(value, &a->duration_seconds);
+  case 'i':
+    snprintf(message, size, "must be a time such as 30s, 500ms or 5m");
+    return parse_seconds(value, &a->interval_seconds);
+  case 'B':
+    snprintf(message, size, "must be a size from 4KiB to 1GiB");
+    return rp_parse_bytes(value, &a->observer.ring_bytes) == RP_OK && a->observer.ring_bytes >= 4096 &&
+           a->observer.ring_bytes <= (1u << 30);
+  case 'L':
+    snprintf(message, size, "must be auto, multi or perf");
+    return set_links(a, value);
+  case 'b':
+    return set_variable(config, "RECVPOOL_MIN_BYTES", value, message, size);
+  case 's':
+    return set_variable(config, "RECVPOOL_SLACK", value, message, size);
+  default:
+    return set_variable(config, "RECVPOOL_REPORT_DIR", value, message, size);
+  }
+}
+
+static const char *name_of(int option) {
+  const struct option *named = options;
+  while (named->val != option)
+    named++;
+  return named->name;
+}
+
+static int check(const struct rp_attach_arguments *a, int argc, char **argv) {
+  const struct rp_observer_options *o = &a->observer;
+  int ways = (o->pid_count > 0) + (o->name != NULL) + (o->cgroup != NULL) + o->all;
+  if (optind < argc) {
+    rp_cmd_error("attach", "there is an argument too many: '%s'", argv[optind]);
+    return RP_EXIT_USAGE;
+  }
+  if (ways == 1) return -1;
+  rp_cmd_error("attach", ways ? "only one of --pid, --comm, --cgroup and --all can be given"
+                              : "say which processes: --pid, --comm, --cgroup or --all");
+  return RP_EXIT_USAGE;
+}
+
+/* Returns -1 to go on, else the exit status. */
+static int take_options(struct rp_attach_arguments *a, int argc, char **argv) {
+  struct rp_config config;
+  char message[256];
+  rp_config_defaults(&config);
+  for (;;) {
+    int before = optind;
+    int option = getopt_long(argc, argv, ":h", options, NULL);
+    if (option == -1) break;
+    if (option == 'h') return print_help();
+    if (option == '?' || option == ':') return rp_cmd_bad_option("attach", option, argv, before);
+    bool *flag = option == 'a'   ? &a->observer.all
+                 : option == 'j' ? &a->json
+                 : option == 'l' ? &a->observer.launches
+                 : option == 'C' ? &a->observer.calls
+                                 : NULL;
+    if (flag) {
+      *flag = true;
+      continue;
+    }
+    if (!set_option(a, &config, option, optarg, message, sizeof message)) {
+      rp_cmd_error("attach", "--%s %s, not '%s'", name_of(option), message, optarg);
+      return RP_EXIT_USAGE;
+    }
+    if (option == 'r') snprintf(a->report_dir, sizeof a->report_dir, "%s", config.report_dir);
+  }
+  a->observer.min_bytes = config.min_bytes;
+  a->observer.slack = config.slack;
+  a->observer.pids = a->pids;
+  return check(a, argc, argv);
+}
+
+/* ---- the loop ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int signal_number) {
+  interrupted = signal_number;
+}
+
+/* A second Ctrl-C ends the command at once: the kernel takes the probes out then, too. */
+static void catch_signals(void) {
+  struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGHUP, &action, NULL);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+static double now_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static int write_files(const struct rp_observer *observer, const struct rp_attach_arguments *a) {
+  static bool said;
+  if (!a->report_dir[0] || rp_attach_write(observer, a) == RP_OK) return 0;
+  if (!said)
+    rp_cmd_error("attach", "the reports cannot be written to %s: %s", a->report_dir, strerror(errno));
+  said = true;
+  return RP_EXIT_FAILURE;
+}
+
+static void observe(struct rp_observer *observer, const struct rp_attach_arguments *a) {
+  bool terminal = isatty(STDOUT_FILENO);
+  double interval = a->interval_seconds > 0 ? a->interval_seconds
+                    : terminal              ? TERMINAL_INTERVAL_SECONDS
+                                            : LINE_INTERVAL_SECONDS;
+  double begin = now_seconds(), shown = begin;
+  while (!interrupted) {
+    bool more = rp_observer_poll(observer, POLL_MS);
+    double now = now_seconds();
+    if (!more || (a->duration_seconds > 0 && now - begin >= a->duration_seconds)) break;
+    if (now - shown < interval) continue;
+    (void)write_files(observer, a);
+    if (!a->json && !a->observer.calls) rp_attach_show(observer, a, terminal, now - begin);
+    shown = now;
+  }
+}
+
+static void started(void *context, struct rp_target *target) {
+  (void)context;
+  target->user = rp_attach_identify(target);
+}
+
+static void freed(void *context, struct rp_target *target) {
+  (void)context;
+  free(target->user);
+}
+
+static void call(void *context, const struct rp_probe_record *record) {
+  (void)context;
+  rp_attach_show_call(record);
+}
+
+static void announce(const struct rp_observer *observer) {
+  const struct rp_libraries *libraries = rp_observer_libraries(observer);
+  size_t targets = 0;
+  while (rp_observer_target(observer, targets))
+    targets++;
+  rp_cmd_error("attach", "observing %zu process%s: %zu probes in %zu files", targets,
+               targets == 1 ? "" : "es", rp_observer_probes(observer), libraries->probed);
+}
+
+static int print_json(const struct rp_observer *observer, struct rp_read_set *set) {
+  if (!set->skipped) set->skipped = json_array();
+  json_t *root = rp_report_jobs_json(set), *own = rp_attach_observer_json(observer);
+  int failed = !root || !own || json_object_set_new(root, "observer", own) != 0 ||
+               json_dumpf(root, stdout, JSON_INDENT(1)) != 0 || putchar('\n') == EOF;
+  json_decref(root);
+  return failed ? RP_EXIT_FAILURE : 0;
+}
+
+static int report(struct rp_observer *observer, const struct rp_attach_arguments *a) {
+  struct rp_read_set set;
+  rp_status collected = rp_attach_collect(observer, a, &set);
+  if (collected != RP_OK) {
+    rp_cmd_error("attach", "%s", rp_status_text(collected));
+    return RP_EXIT_FAILURE;
+  }
+  int status = write_files(observer, a);
+  if (a->json)
+    status |= print_json(observer, &set);
+  else if (set.count)
+    rp_report_print(&set, stdout);
+  else
+    puts("no process that was observed posted a receive or a send");
+  if (fflush(stdout) != 0 || ferror(stdout)) {
+    rp_cmd_error("attach", "cannot write to stdout");
+    status = RP_EXIT_FAILURE;
+  }
+  rp_read_fini(&set);
+  return status;
+}
+
+int rp_cmd_attach(int argc, char **argv) {
+  struct rp_attach_arguments *a = calloc(1, sizeof *a);
+  struct rp_observer *observer;
+  char message[1024], *log;
+  if (!a) return RP_EXIT_FAILURE;
+  int status = take_options(a, argc, argv);
+  if (status < 0) {
+    a->observer.started = started;
+    a->observer.freed = freed;
+    a->observer.call = call;
+    rp_status opened = rp_observer_open(&a->observer, &observer, message, sizeof message, &log);
+    if (opened != RP_OK) {
+      rp_cmd_error("attach", "%s", message);
+      if (log) fputs(log, stderr);
+      free(log);
+      status = opened == RP_ERROR_UNAVAILABLE ? RP_EXIT_UNAVAILABLE : RP_EXIT_FAILURE;
+    } else {
+      catch_signals();
+      announce(observer);
+      observe(observer, a);
+      rp_observer_stop(observer);
+      status = report(observer, a);
+      rp_observer_close(observer);
+    }
+  }
+  free(a);
+  return status;
+}

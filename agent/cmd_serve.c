@@ -1,0 +1,120 @@
+/* `recvpool serve`: options, and waiting for the signal that ends it. */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/command.h"
+#include "agent/config.h"
+#include "agent/serve.h"
+
+enum { OPTION_LISTEN = 256, OPTION_DIR, OPTION_REMOTE, OPTION_KEEP, OPTION_WEB };
+
+static const struct option options[] = {{"listen", required_argument, NULL, OPTION_LISTEN},
+                                        {"report-dir", required_argument, NULL, OPTION_DIR},
+                                        {"allow-remote", no_argument, NULL, OPTION_REMOTE},
+                                        {"keep", required_argument, NULL, OPTION_KEEP},
+                                        {"web-dir", required_argument, NULL, OPTION_WEB},
+                                        {"help", no_argument, NULL, 'h'},
+                                        {NULL, 0, NULL, 0}};
+
+#define LISTEN_DEFAULT "127.0.0.1:9750"
+#define KEEP_DEFAULT_SECONDS 600
+
+static int print_help(const char *dir) {
+  printf("Usage: recvpool serve [OPTION...]\n"
+         "Serves the reports of a folder until it is interrupted:\n"
+         "  /                      page for people\n"
+         "  /api/v1/processes      one row per process; /api/v1/processes/ID is its whole report\n"
+         "  /api/v1/job            the jobs they form, with totals\n"
+         "  /metrics               for Prometheus, also as OpenMetrics\n"
+         "  /healthz               200 while the folder can be read\n\n"
+         "  --listen ADDRESS:PORT  where [" LISTEN_DEFAULT "]; port 0: any free one\n"
+         "  --allow-remote         needed for an address that other machines can reach\n"
+         "  --report-dir DIR       folder [%s]\n"
+         "  --keep SECONDS         processes are shown this long after their last report [%d]\n"
+         "  --web-dir DIR          other files for the page\n"
+         "  --help                 this text\n",
+         dir, KEEP_DEFAULT_SECONDS);
+  return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
+}
+
+static bool parse_seconds(const char *text, uint64_t *out) {
+  char *end;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  if (*text < '0' || *text > '9' || *end || errno || value > INT32_MAX) return false;
+  *out = value;
+  return true;
+}
+
+static int serve(const struct rp_serve_options *with) {
+  struct rp_serve_store *store = NULL;
+  struct rp_serve_http *http = NULL;
+  char message[512];
+  sigset_t wanted;
+  int number = 0;
+  sigemptyset(&wanted);
+  sigaddset(&wanted, SIGINT);
+  sigaddset(&wanted, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &wanted, NULL); /* before there are threads */
+  (void)signal(SIGPIPE, SIG_IGN);
+  rp_status status = rp_serve_store_start(with, &store);
+  if (status) {
+    rp_cmd_error("serve", "%s", rp_status_text(status));
+    return RP_EXIT_FAILURE;
+  }
+  status = rp_serve_http_start(with, store, &http, message, sizeof message);
+  if (status) {
+    rp_cmd_error("serve", "%s", message);
+    rp_serve_store_stop(store);
+    return status == RP_ERROR_INVALID ? RP_EXIT_USAGE : RP_EXIT_FAILURE;
+  }
+  printf("recvpool serve: reports of %s at %s\n", with->report_dir, rp_serve_http_url(http));
+  (void)fflush(stdout);
+  (void)sigwait(&wanted, &number);
+  rp_serve_http_stop(http);
+  rp_serve_store_stop(store);
+  return 0;
+}
+
+int rp_cmd_serve(int argc, char **argv) {
+  char dir[4096];
+  rp_config_default_report_dir(dir, sizeof dir);
+  struct rp_serve_options with = {
+      .listen = LISTEN_DEFAULT, .report_dir = dir, .keep_seconds = KEEP_DEFAULT_SECONDS};
+  for (;;) {
+    int before = optind;
+    int option = getopt_long(argc, argv, ":h", options, NULL);
+    if (option == -1) break;
+    switch (option) {
+    case OPTION_LISTEN:
+      with.listen = optarg;
+      break;
+    case OPTION_DIR:
+      with.report_dir = optarg;
+      break;
+    case OPTION_REMOTE:
+      with.allow_remote = true;
+      break;
+    case OPTION_WEB:
+      with.web_dir = optarg;
+      break;
+    case OPTION_KEEP:
+      if (parse_seconds(optarg, &with.keep_seconds)) break;
+      rp_cmd_error("serve", "--keep '%s': must be whole seconds, 0 to %d", optarg, INT32_MAX);
+      return RP_EXIT_USAGE;
+    case 'h':
+      return print_help(dir);
+    default:
+      return rp_cmd_bad_option("serve", option, argv, before);
+    }
+  }
+  if (optind < argc) {
+    rp_cmd_error("serve", "'%s': takes no argument; a folder is named by --report-dir", argv[optind]);
+    return RP_EXIT_USAGE;
+  }
+  return serve(&with);
+}

@@ -1,0 +1,355 @@
+/* The store: one thread looks at the report folder and reads what changed since the last look. Owns the
+ * processes it found and the list of files it could not use. A file is opened without following links, must
+ * be regular, and is given up when it is too large, is no JSON or is no report; nothing of it is trusted
+ * beyond that. */
+#include "agent/serve.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/report.h"
+
+#define LOOK_SECONDS 1
+/* Files named in `skipped`; more are only counted. */
+#define SKIPPED_KEPT 256
+
+struct rp_serve_store {
+  pthread_mutex_t lock;
+  pthread_cond_t wake;
+  pthread_t thread;
+  bool stop;                          /* lock */
+  struct rp_serve_process *processes; /* lock; by id */
+  size_t count, capacity;             /* lock */
+  struct rp_serve_counts counts;      /* lock */
+  json_t *skipped;                    /* lock */
+  uint64_t next_id;                   /* the thread's own, as all below */
+  char *dir;
+  uint64_t keep_seconds;
+};
+
+double rp_serve_now(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* ---- reading one file ---- */
+
+/* The whole file behind `file`, or NULL with a reason. */
+static char *read_whole(int file, size_t size, const char **reason) {
+  char *text = malloc(size + 1);
+  size_t done = 0;
+  if (!text) *reason = "no memory";
+  while (text && done < size) {
+    ssize_t got = read(file, text + done, size - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    done += (size_t)got;
+  }
+  if (text && done == size) {
+    text[size] = '\0';
+    return text;
+  }
+  if (text) *reason = "changed while it was read";
+  free(text);
+  return NULL;
+}
+
+static bool is_report(const json_t *json) {
+  const char *schema = json_string_value(json_object_get(json, "schema"));
+  const char *version = json_string_value(json_object_get(json, "schema_version"));
+  return schema && version && strcmp(schema, RP_REPORT_SCHEMA) == 0 &&
+         strncmp(version, RP_REPORT_SCHEMA_VERSION, 2) == 0 &&
+         json_is_object(json_object_get(json, "process")) &&
+         json_is_array(json_object_get(json, "channels")) && json_is_object(json_object_get(json, "totals"));
+}
+
+/* Lifetimes are most of a report; they are served from its text. */
+static void drop_lifetimes(json_t *report) {
+  size_t i;
+  json_t *channel;
+  json_array_foreach(json_object_get(report, "channels"), i, channel) json_object_del(channel, "lifetimes");
+}
+
+/* Fills summary, text and what follows from them. */
+static const char *parse(struct rp_serve_process *process) {
+  json_error_t error;
+  json_t *json = json_loadb(process->text, process->text_bytes, JSON_REJECT_DUPLICATES, &error);
+  if (!json) return "not whole JSON";
+  if (!is_report(json)) {
+    json_decref(json);
+    return "not a report of this version";
+  }
+  const char *state = json_string_value(json_object_get(json, "state"));
+  process->finished = state && strcmp(state, "finished") == 0;
+  process->written_unix_seconds = json_number_value(json_object_get(json, "written_unix_seconds"));
+  drop_lifetimes(json);
+  process->summary = json;
+  return NULL;
+}
+
+static int open_report(int dir, const char *name, struct stat *info, const char **reason) {
+  int file = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) {
+    *reason = errno == ELOOP ? "a symbolic link" : strerror(errno);
+    return -1;
+  }
+  if (fstat(file, info) != 0)
+    *reason = strerror(errno);
+  else if (!S_ISREG(info->st_mode))
+    *reason = "not a regular file";
+  else if (info->st_size == 0)
+    *reason = "empty";
+  else if (info->st_size > (off_t)RP_SERVE_REPORT_BYTES)
+    *reason = "too large";
+  if (!*reason) return file;
+  (void)close(file);
+  return -1;
+}
+
+static void process_fini(struct rp_serve_process *process) {
+  free(process->name);
+  free(process->text);
+  json_decref(process->summary);
+}
+
+static uint64_t mtime_of(const struct stat *info) {
+  return (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec;
+}
+
+/* Reads `name` into `out`. Returns why not, or NULL. */
+static const char *load(int dir, const char *name, struct rp_serve_process *out) {
+  const char *reason = NULL;
+  struct stat info;
+  int file = open_report(dir, name, &info, &reason);
+  if (file < 0) return reason;
+  *out = (struct rp_serve_process){.name = strdup(name),
+                                   .text = read_whole(file, (size_t)info.st_size, &reason),
+                                   .text_bytes = (size_t)info.st_size,
+                                   .mtime_ns = mtime_of(&info),
+                                   .inode = info.st_ino,
+                                   .size_bytes = (uint64_t)info.st_size};
+  (void)close(file);
+  if (!reason) reason = out->name ? parse(out) : "no memory";
+  if (reason) process_fini(out);
+  return reason;
+}
+
+/* ---- a look at the folder ---- */
+
+/* By name; only the thread calls it, and only the thread changes the list. */
+static struct rp_serve_process *find(const struct rp_serve_store *store, const char *name) {
+  for (size_t i = 0; i < store->count; i++)
+    if (strcmp(store->processes[i].name, name) == 0) return &store->processes[i];
+  return NULL;
+}
+
+static bool unchanged(int dir, const struct rp_serve_process *process) {
+  struct stat info;
+  return fstatat(dir, process->name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+         mtime_of(&info) == process->mtime_ns && info.st_ino == process->inode &&
+         (uint64_t)info.st_size == process->size_bytes;
+}
+
+static bool make_room(struct rp_serve_store *store) {
+  if (store->count < store->capacity) return true;
+  size_t capacity = store->capacity ? 2 * store->capacity : 64;
+  struct rp_serve_process *grown = realloc(store->processes, capacity * sizeof *grown);
+  if (!grown) return false;
+  store->processes = grown;
+  store->capacity = capacity;
+  return true;
+}
+
+static void keep(struct rp_serve_store *store, struct rp_serve_process *fresh, uint64_t look) {
+  struct rp_serve_process *known = find(store, fresh->name);
+  fresh->looked = look;
+  pthread_mutex_lock(&store->lock);
+  if (known) {
+    fresh->id = known->id;
+    process_fini(known);
+    *known = *fresh;
+  } else if (store->count < RP_SERVE_PROCESSES && make_room(store)) {
+    fresh->id = ++store->next_id;
+    store->processes[store->count++] = *fresh;
+  } else {
+    store->counts.dropped++;
+    process_fini(fresh);
+  }
+  pthread_mutex_unlock(&store->lock);
+}
+
+static bool aged_out(const struct rp_serve_store *store, const struct rp_serve_process *process) {
+  return rp_serve_now() - process->written_unix_seconds > (double)store->keep_seconds;
+}
+
+static void look_at(struct rp_serve_store *store, int dir, const char *name, uint64_t look, json_t *skipped,
+                    uint64_t *skipped_count) {
+  struct rp_serve_process *known = find(store, name), fresh;
+  if (known && unchanged(dir, known)) {
+    known->looked = aged_out(store, known) ? 0 : look;
+    return;
+  }
+  const char *reason = load(dir, name, &fresh);
+  if (!reason && aged_out(store, &fresh)) {
+    process_fini(&fresh);
+    return;
+  }
+  if (!reason) {
+    keep(store, &fresh, look);
+    return;
+  }
+  if (known && strcmp(reason, "changed while it was read") == 0) known->looked = look; /* next time */
+  if ((*skipped_count)++ >= SKIPPED_KEPT) return;
+  json_t *entry = json_pack("{s:s, s:s}", "name", name, "reason", reason);
+  (void)json_array_append_new(
+      skipped, entry ? entry : json_pack("{s:s, s:s}", "name", "(not UTF-8)", "reason", reason));
+}
+
+/* Forgets those that the look did not see. */
+static void sweep(struct rp_serve_store *store, uint64_t look) {
+  size_t kept = 0;
+  pthread_mutex_lock(&store->lock);
+  for (size_t i = 0; i < store->count; i++) {
+    struct rp_serve_process process = store->processes[i];
+    if (process.looked == look)
+      store->processes[kept++] = process;
+    else
+      process_fini(&process);
+  }
+  store->count = kept;
+  pthread_mutex_unlock(&store->lock);
+}
+
+static bool is_report_name(const char *name) {
+  const char *dot = strrchr(name, '.');
+  return name[0] != '.' && dot && strcmp(dot, ".json") == 0;
+}
+
+static void look(struct rp_serve_store *store) {
+  uint64_t number = store->counts.looks + 1, skipped_count = 0;
+  json_t *skipped = json_array();
+  DIR *dir = opendir(store->dir);
+  pthread_mutex_lock(&store->lock);
+  store->counts.dropped = 0;
+  pthread_mutex_unlock(&store->lock);
+  for (const struct dirent *entry = dir ? readdir(dir) : NULL; entry; entry = readdir(dir))
+    if (is_report_name(entry->d_name))
+      look_at(store, dirfd(dir), entry->d_name, number, skipped, &skipped_count);
+  sweep(store, number);
+  pthread_mutex_lock(&store->lock);
+  json_decref(store->skipped);
+  store->skipped = skipped;
+  store->counts.skipped = skipped_count;
+  store->counts.readable = dir != NULL;
+  store->counts.looks = number;
+  store->counts.last_look_unix_seconds = rp_serve_now();
+  pthread_mutex_unlock(&store->lock);
+  if (dir) (void)closedir(dir);
+}
+
+static void *run(void *argument) {
+  struct rp_serve_store *store = argument;
+  bool stop = false;
+  while (!stop) {
+    struct timespec until;
+    look(store);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += LOOK_SECONDS;
+    pthread_mutex_lock(&store->lock);
+    while (!store->stop && pthread_cond_timedwait(&store->wake, &store->lock, &until) == 0) {
+    }
+    stop = store->stop;
+    pthread_mutex_unlock(&store->lock);
+  }
+  return NULL;
+}
+
+/* ---- life ---- */
+
+static void store_free(struct rp_serve_store *store) {
+  for (size_t i = 0; i < store->count; i++)
+    process_fini(&store->processes[i]);
+  free(store->processes);
+  json_decref(store->skipped);
+  pthread_cond_destroy(&store->wake);
+  pthread_mutex_destroy(&store->lock);
+  free(store->dir);
+  free(store);
+}
+
+rp_status rp_serve_store_start(const struct rp_serve_options *options, struct rp_serve_store **out) {
+  struct rp_serve_store *store = calloc(1, sizeof *store);
+  pthread_condattr_t monotonic;
+  if (!store) return RP_ERROR_NO_MEMORY;
+  pthread_mutex_init(&store->lock, NULL);
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&store->wake, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  store->dir = strdup(options->report_dir);
+  store->keep_seconds = options->keep_seconds;
+  if (!store->dir || pthread_create(&store->thread, NULL, run, store) != 0) {
+    store_free(store);
+    return RP_ERROR_NO_MEMORY;
+  }
+  *out = store;
+  return RP_OK;
+}
+
+void rp_serve_store_stop(struct rp_serve_store *store) {
+  if (!store) return;
+  pthread_mutex_lock(&store->lock);
+  store->stop = true;
+  pthread_cond_signal(&store->wake);
+  pthread_mutex_unlock(&store->lock);
+  pthread_join(store->thread, NULL);
+  store_free(store);
+}
+
+/* ---- asking ---- */
+
+void rp_serve_store_each(struct rp_serve_store *store,
+                         void (*visit)(void *context, const struct rp_serve_process *process),
+                         void *context) {
+  pthread_mutex_lock(&store->lock);
+  for (size_t i = 0; i < store->count; i++)
+    visit(context, &store->processes[i]);
+  pthread_mutex_unlock(&store->lock);
+}
+
+char *rp_serve_store_text(struct rp_serve_store *store, uint64_t id, size_t *bytes) {
+  char *text = NULL;
+  pthread_mutex_lock(&store->lock);
+  for (size_t i = 0; i < store->count && !text; i++) {
+    const struct rp_serve_process *process = &store->processes[i];
+    if (process->id != id) continue;
+    text = malloc(process->text_bytes);
+    if (!text) break;
+    memcpy(text, process->text, process->text_bytes);
+    *bytes = process->text_bytes;
+  }
+  pthread_mutex_unlock(&store->lock);
+  return text;
+}
+
+struct rp_serve_counts rp_serve_store_counts(struct rp_serve_store *store) {
+  pthread_mutex_lock(&store->lock);
+  struct rp_serve_counts counts = store->counts;
+  pthread_mutex_unlock(&store->lock);
+  return counts;
+}
+
+json_t *rp_serve_store_skipped(struct rp_serve_store *store) {
+  pthread_mutex_lock(&store->lock);
+  json_t *copy = store->skipped ? json_deep_copy(store->skipped) : json_array();
+  pthread_mutex_unlock(&store->lock);
+  return copy;
+}

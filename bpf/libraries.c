@@ -1,0 +1,178 @@
+/* The set of files: a hash table by device and inode over an array whose indices are what records carry. */
+#include "bpf/libraries.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bpf/functions.h"
+
+#define BUCKETS 4096u /* power of two */
+#define TRIES 3u      /* a file that could not be opened or probed gets further chances */
+
+/* Kernels that made a probed return a system call that seccomp filters did not know. */
+static bool kills_filtered(const struct rp_rights *rights) {
+  return rights->kernel_major == 6 && rights->kernel_minor >= 11 && rights->kernel_minor <= 13;
+}
+
+rp_status rp_libraries_init(struct rp_libraries *set, const struct rp_link_request *request,
+                            const struct rp_rights *rights) {
+  *set = (struct rp_libraries){.request = *request, .rights = rights};
+  set->avoid_returns_under_seccomp = kills_filtered(rights);
+  set->buckets = calloc(BUCKETS, sizeof *set->buckets);
+  return set->buckets ? RP_OK : RP_ERROR_NO_MEMORY;
+}
+
+static void forget(struct rp_library *library) {
+  rp_links_detach(&library->links);
+  rp_sites_fini(&library->sites);
+  free(library->path);
+}
+
+void rp_libraries_fini(struct rp_libraries *set) {
+  for (size_t i = 0; i < set->count; i++)
+    forget(&set->files[i]);
+  free(set->files);
+  free(set->buckets);
+  *set = (struct rp_libraries){0};
+}
+
+static uint32_t *bucket_of(struct rp_libraries *set, uint64_t device, uint64_t inode) {
+  uint64_t hash = (inode ^ device << 32) * 0x9e3779b97f4a7c15u;
+  return &set->buckets[hash >> 40 & (BUCKETS - 1)];
+}
+
+static struct rp_library *find(struct rp_libraries *set, const struct rp_mapping *mapping) {
+  for (uint32_t at = *bucket_of(set, mapping->device, mapping->inode); at; at = set->files[at - 1].next) {
+    struct rp_library *library = &set->files[at - 1];
+    if (library->inode == mapping->inode && library->device == mapping->device) return library;
+  }
+  return NULL;
+}
+
+static struct rp_library *add(struct rp_libraries *set, const struct rp_mapping *mapping) {
+  if (set->count == set->capacity) {
+    size_t capacity = set->capacity ? 2 * set->capacity : 64;
+    struct rp_library *grown = realloc(set->files, capacity * sizeof *grown);
+    if (!grown) return NULL;
+    set->files = grown;
+    set->capacity = capacity;
+  }
+  char *path = strdup(mapping->path);
+  if (!path) return NULL;
+  uint32_t *bucket = bucket_of(set, mapping->device, mapping->inode);
+  struct rp_library *library = &set->files[set->count];
+  *library =
+      (struct rp_library){.device = mapping->device, .inode = mapping->inode, .path = path, .next = *bucket};
+  *bucket = (uint32_t)++set->count;
+  return library;
+}
+
+static void refuse(struct rp_library *library, const char *reason) {
+  library->state = RP_LIBRARY_REFUSED;
+  snprintf(library->reason, sizeof library->reason, "%s", reason);
+}
+
+static void note_layers(struct rp_library *library) {
+  for (size_t i = 0; i < library->sites.count; i++)
+    library->layers |= 1u << rp_probe_function_at((size_t)library->sites.sites[i].function)->shape.layer;
+}
+
+static void note_refusals(struct rp_library *library) {
+  const struct rp_sites *sites = &library->sites;
+  if (sites->refused_count == 0) return;
+  snprintf(library->reason, sizeof library->reason, "%s%s is left alone: %s",
+           rp_probe_function_at((size_t)sites->refused[0].function)->name,
+           sites->refused_count > 1 ? " (and others)" : "", sites->refused[0].reason);
+  if (sites->count == 0) library->state = RP_LIBRARY_REFUSED;
+}
+
+static void attach(struct rp_libraries *set, struct rp_library *library, int file,
+                   const struct rp_process *process) {
+  char reason[192];
+  struct rp_link_request request = set->request;
+  request.file = file;
+  request.library = (uint32_t)(library - set->files);
+  request.returns = !(set->avoid_returns_under_seccomp && process->seccomp_filter);
+  if (set->probed >= RP_LIBRARIES_PROBED || request.library > UINT16_MAX) {
+    refuse(library, "too many libraries are probed already");
+    return;
+  }
+  int result = rp_links_attach(&request, &library->sites, &library->links);
+  if (result == 0) {
+    library->state = RP_LIBRARY_PROBED;
+    set->probed++;
+    if (!request.returns)
+      snprintf(library->reason, sizeof library->reason,
+               "only entries are probed: kernel %s kills programs with a seccomp filter at probed returns",
+               set->rights->kernel);
+    return;
+  }
+  rp_rights_explain_attach(set->rights, -result, request.kind == RP_LINK_PERF, reason, sizeof reason);
+  refuse(library, reason);
+  set->attach_failures++;
+}
+
+static void examine(struct rp_libraries *set, struct rp_library *library, const struct rp_mapping *mapping,
+                    const struct rp_process *process) {
+  char reason[192];
+  struct stat info;
+  library->tries++;
+  library->reason[0] = '\0';
+  library->state = RP_LIBRARY_PLAIN;
+  rp_sites_fini(&library->sites);
+  int file = rp_mapping_open(process->pid, mapping, reason, sizeof reason);
+  if (file < 0) {
+    refuse(library, reason);
+    return;
+  }
+  if (fstat(file, &info) == 0) library->size_bytes = (uint64_t)info.st_size;
+  rp_status status = rp_sites_read(file, &library->sites);
+  if (status == RP_OK) {
+    note_layers(library);
+    note_refusals(library);
+    if (library->sites.count) attach(set, library, file, process);
+  } else if (status != RP_ERROR_NOT_FOUND && status != RP_ERROR_SYNTAX) {
+    refuse(library,
+           status == RP_ERROR_VERSION ? "is not for this kind of processor" : rp_status_text(status));
+  }
+  (void)close(file);
+}
+
+rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *process,
+                            void (*taken)(void *context, size_t index), void *context) {
+  struct rp_mappings mappings;
+  size_t closed = 0;
+  rp_status status = rp_mappings_read(process->pid, &mappings);
+  if (status != RP_OK) return status;
+  for (size_t i = 0; i < mappings.count && status == RP_OK; i++) {
+    struct rp_library *library = find(set, &mappings.files[i]);
+    if (!library) library = add(set, &mappings.files[i]);
+    if (!library) {
+      status = RP_ERROR_NO_MEMORY;
+      break;
+    }
+    if (library->tries == 0 || (library->state == RP_LIBRARY_REFUSED && library->tries < TRIES))
+      examine(set, library, &mappings.files[i], process);
+    closed += library->state == RP_LIBRARY_REFUSED && library->sites.refused_count == 0;
+    if (taken && library->state != RP_LIBRARY_PLAIN) taken(context, (size_t)(library - set->files));
+  }
+  bool all_closed = mappings.count > 0 && closed == mappings.count;
+  rp_mappings_fini(&mappings);
+  return status == RP_OK && all_closed ? RP_ERROR_UNAVAILABLE : status;
+}
+
+/* What a path through an overlay leads to has the content of what lies below it. */
+void rp_libraries_join(struct rp_libraries *set, size_t first, size_t second) {
+  if (first >= set->count || second >= set->count || first == second) return;
+  struct rp_library *keep = &set->files[first], *drop = &set->files[second];
+  if (keep->state != RP_LIBRARY_PROBED || drop->state != RP_LIBRARY_PROBED ||
+      keep->size_bytes != drop->size_bytes || strcmp(keep->sites.build_id, drop->sites.build_id) != 0)
+    return;
+  rp_links_detach(&drop->links);
+  set->probed--;
+  drop->state = RP_LIBRARY_ALIAS;
+  snprintf(drop->reason, sizeof drop->reason, "is the same file as %.200s", keep->path);
+}

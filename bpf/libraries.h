@@ -1,0 +1,66 @@
+/** @file libraries.h
+ * Every file that an observed process runs code from: read once, probed if it defines functions of the table,
+ * and remembered either way. One file is probed once, however many processes map it and by whatever path.
+ */
+#ifndef RP_BPF_LIBRARIES_H
+#define RP_BPF_LIBRARIES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "bpf/links.h"
+#include "bpf/mappings.h"
+#include "bpf/process.h"
+#include "bpf/rights.h"
+#include "bpf/sites.h"
+
+/** Files with probes at once; what is more is refused with that reason. */
+#define RP_LIBRARIES_PROBED 1024
+
+enum rp_library_state {
+  RP_LIBRARY_PLAIN = 0, /**< defines none of the functions */
+  RP_LIBRARY_PROBED = 1,
+  RP_LIBRARY_ALIAS = 2,  /**< the same file as another one, by another path */
+  RP_LIBRARY_REFUSED = 3 /**< see reason */
+};
+
+/** One file. */
+struct rp_library {
+  uint64_t device, inode; /**< as the process's maps show it */
+  uint64_t size_bytes;
+  char *path; /**< as the first process that had it sees it */
+  enum rp_library_state state;
+  char reason[256]; /**< why it was refused, or what is left out; "" if nothing is */
+  struct rp_sites sites;
+  struct rp_links links;
+  unsigned layers; /**< bits of enum rp_probe_layer that it belongs to */
+  unsigned tries;  /**< how often it was looked at */
+  uint32_t next;   /**< in its bucket, plus one */
+};
+
+struct rp_libraries {
+  struct rp_library *files;
+  size_t count, capacity, probed;
+  uint32_t *buckets;
+  struct rp_link_request request; /**< kind, programs and launches are used */
+  const struct rp_rights *rights;
+  bool avoid_returns_under_seccomp; /**< this kernel kills filtered processes at a probed return */
+  uint64_t attach_failures;
+};
+
+/** Prepares an empty set. RP_ERROR_NO_MEMORY. */
+rp_status rp_libraries_init(struct rp_libraries *set, const struct rp_link_request *request,
+                            const struct rp_rights *rights);
+/** Detaches everything and frees it. A zeroed one is allowed. */
+void rp_libraries_fini(struct rp_libraries *set);
+/** Looks at what the process has mapped now and probes what is new. `taken` (may be NULL) is told the index
+ * of every file with functions of the table. RP_ERROR_NOT_FOUND: the process is gone; RP_ERROR_UNAVAILABLE:
+ * no right to look at it. */
+rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *process,
+                            void (*taken)(void *context, size_t index), void *context);
+/** Two numbers turned out to be one file: detaches `second`, if the files agree. */
+void rp_libraries_join(struct rp_libraries *set, size_t first, size_t second);
+
+#endif

@@ -1,0 +1,218 @@
+/* From records to targets, and looking after processes and what they have mapped. */
+#include "bpf/observer_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+
+#include "bpf/functions.h"
+#include "recvpool.skel.h"
+
+#define MS 1000000ull
+/* Looks at a process's mappings after it started or loaded something, and then at ease: its loader may be one
+ * that tells nothing. */
+static const uint64_t scan_pauses_ns[] = {10 * MS, 40 * MS, 150 * MS, 500 * MS, 2000 * MS};
+#define SCAN_PAUSES (sizeof scan_pauses_ns / sizeof scan_pauses_ns[0])
+#define SCAN_AT_EASE_NS (10000 * MS)
+
+/* ---- targets ---- */
+
+static uint32_t *bucket_of(struct rp_observer *observer, uint32_t pid) {
+  return &observer->buckets[pid & (RP_OBSERVER_BUCKETS - 1)];
+}
+
+struct rp_observed *rp__observer_find(struct rp_observer *observer, uint32_t pid) {
+  for (uint32_t at = *bucket_of(observer, pid); at; at = observer->observed[at - 1].next)
+    if ((uint32_t)observer->observed[at - 1].target->process.pid == pid) return &observer->observed[at - 1];
+  return NULL;
+}
+
+static void unlist(struct rp_observer *observer, struct rp_observed *observed) {
+  uint32_t index = (uint32_t)(observed - observer->observed) + 1;
+  uint32_t *at = bucket_of(observer, (uint32_t)observed->target->process.pid);
+  while (*at && *at != index)
+    at = &observer->observed[*at - 1].next;
+  if (*at) *at = observed->next;
+  observed->listed = false;
+  observer->running--;
+}
+
+static void list(struct rp_observer *observer, struct rp_observed *observed) {
+  uint32_t *bucket = bucket_of(observer, (uint32_t)observed->target->process.pid);
+  observed->next = *bucket;
+  *bucket = (uint32_t)(observed - observer->observed) + 1;
+  observed->listed = true;
+  observer->running++;
+}
+
+/* Whether the report would have anything to say of it. */
+static bool did_something(const struct rp_target *target) {
+  return target->sequence || target->physical.created_bytes;
+}
+
+/* Drops entry `index`; those behind it move. */
+static void drop(struct rp_observer *observer, size_t index) {
+  struct rp_target *target = observer->observed[index].target;
+  if (observer->options.freed) observer->options.freed(observer->options.context, target);
+  rp_target_destroy(target);
+  memmove(&observer->observed[index], &observer->observed[index + 1],
+          (--observer->count - index) * sizeof observer->observed[0]);
+  memset(observer->buckets, 0, sizeof observer->buckets);
+  observer->running = 0;
+  for (size_t i = 0; i < observer->count; i++)
+    if (observer->observed[i].listed) list(observer, &observer->observed[i]);
+}
+
+/* Finished processes that did nothing are forgotten at once, and the oldest others when there are too many.
+ */
+static void make_room(struct rp_observer *observer) {
+  size_t finished = observer->count - observer->running;
+  for (size_t i = 0; finished > RP_OBSERVER_FINISHED / 2 && i < observer->count;) {
+    bool idle = !observer->observed[i].listed && !did_something(observer->observed[i].target);
+    if (!idle) {
+      i++;
+      continue;
+    }
+    drop(observer, i);
+    finished--;
+  }
+  for (size_t i = 0; finished >= RP_OBSERVER_FINISHED && i < observer->count; i++) {
+    if (observer->observed[i].listed) continue;
+    drop(observer, i);
+    observer->forgotten++;
+    break;
+  }
+}
+
+struct rp_observed *rp__observer_begin(struct rp_observer *observer, pid_t pid, uint64_t generation,
+                                       uint64_t now_ns, bool joined_late) {
+  const struct rp_tracker_options options = {.min_bytes = observer->options.min_bytes,
+                                             .slack = observer->options.slack};
+  struct rp_process process;
+  make_room(observer);
+  if (observer->count == observer->capacity) {
+    size_t capacity = observer->capacity ? 2 * observer->capacity : 16;
+    struct rp_observed *grown = realloc(observer->observed, capacity * sizeof *grown);
+    if (!grown) return NULL;
+    observer->observed = grown;
+    observer->capacity = capacity;
+  }
+  (void)rp_process_read(pid, &process); /* one that is gone already has its id at least */
+  struct rp_target *target =
+      rp_target_create(&process, generation, now_ns, &options, observer->options.launches);
+  if (!target) return NULL;
+  target->joined_late = joined_late;
+  struct rp_observed *observed = &observer->observed[observer->count++];
+  *observed = (struct rp_observed){.target = target, .scan_ns = now_ns};
+  list(observer, observed);
+  if (observer->options.started) observer->options.started(observer->options.context, target);
+  return observed;
+}
+
+void rp__observer_end(struct rp_observer *observer, struct rp_observed *observed, uint64_t now_ns,
+                      const struct rp_probe_record *last) {
+  if (!observed->listed) return;
+  observed->lost_at_end = last ? last->event.bytes + observed->target->events_refused
+                               : rp_observer_lost(observer, observed->target);
+  unlist(observer, observed);
+  rp_target_finish(observed->target, now_ns);
+}
+
+/* ---- records ---- */
+
+static void take_process_record(struct rp_observer *observer, const struct rp_probe_record *record) {
+  struct rp_observed *observed = rp__observer_find(observer, record->event.pid);
+  uint64_t now_ns = record->event.time_ns;
+  switch (record->what) {
+  case RP_PROBE_WHAT_LOADER:
+    if (!observed) return;
+    observed->scan_ns = now_ns;
+    observed->scans = 0;
+    observed->loader_probed = true;
+    return;
+  case RP_PROBE_WHAT_EXIT:
+    if (observed) rp__observer_end(observer, observed, now_ns, record);
+    return;
+  default:
+    if (observed) rp__observer_end(observer, observed, now_ns, record);
+    (void)rp__observer_begin(observer, (pid_t)record->event.pid, record->generation, now_ns,
+                             record->what == RP_PROBE_WHAT_SEEN);
+    return;
+  }
+}
+
+/* The target that the record belongs to. Its beginning may have found no room in the buffer. */
+static struct rp_target *target_of(struct rp_observer *observer, const struct rp_probe_record *record) {
+  struct rp_observed *observed = rp__observer_find(observer, record->event.pid);
+  if (observed && observed->target->generation == record->generation) return observed->target;
+  if (observed && observed->target->generation > record->generation) return NULL; /* of its predecessor */
+  if (observed) rp__observer_end(observer, observed, record->event.time_ns, NULL);
+  observed =
+      rp__observer_begin(observer, (pid_t)record->event.pid, record->generation, record->event.time_ns, true);
+  return observed ? observed->target : NULL;
+}
+
+int rp__observer_record(void *context, void *data, size_t size) {
+  struct rp_observer *observer = context;
+  const struct rp_probe_record *record = data;
+  observer->records++;
+  if (size < RP_PROBE_SHORT_RECORD) return 0;
+  if (record->what == RP_PROBE_WHAT_ALIAS) {
+    rp_libraries_join(&observer->libraries, (size_t)record->event.function, (size_t)record->event.aux);
+    return 0;
+  }
+  if (record->function == RP_PROBE_FUNCTION_PROCESS) {
+    take_process_record(observer, record);
+    return 0;
+  }
+  struct rp_target *target = target_of(observer, record);
+  if (record->what == RP_PROBE_WHAT_CALL) {
+    if (observer->options.call) observer->options.call(observer->options.context, record);
+  } else if (target && (record->what != RP_PROBE_WHAT_LAUNCH || size >= sizeof(struct rp_probe_launch))) {
+    rp_target_take(target, record);
+  }
+  return 0;
+}
+
+/* ---- mappings ---- */
+
+static void note_library(void *context, size_t index) {
+  rp_target_map_library(context, index);
+}
+
+static void scan_one(struct rp_observer *observer, struct rp_observed *observed, uint64_t now_ns) {
+  rp_status status =
+      rp_libraries_scan(&observer->libraries, &observed->target->process, note_library, observed->target);
+  observed->target->unreadable = status == RP_ERROR_UNAVAILABLE;
+  bool settled = observed->scans >= SCAN_PAUSES;
+  uint64_t pause = settled ? SCAN_AT_EASE_NS : scan_pauses_ns[observed->scans];
+  observed->scans += !settled;
+  observed->scan_ns = now_ns + pause;
+}
+
+uint64_t rp__observer_scan(struct rp_observer *observer, uint64_t now_ns) {
+  uint64_t next = UINT64_MAX;
+  for (size_t i = 0; i < observer->count; i++) {
+    struct rp_observed *observed = &observer->observed[i];
+    if (!observed->listed) continue;
+    if (observed->scan_ns <= now_ns) scan_one(observer, observed, now_ns);
+    if (observed->scan_ns < next) next = observed->scan_ns;
+  }
+  return next;
+}
+
+void rp__observer_look(struct rp_observer *observer, uint64_t now_ns) {
+  char message[128];
+  for (size_t i = 0; i < observer->count; i++) {
+    struct rp_observed *observed = &observer->observed[i];
+    uint32_t key = (uint32_t)observed->target->process.pid;
+    if (!observed->listed || rp_process_is_alive(&observed->target->process)) continue;
+    rp__observer_end(observer, observed, now_ns, NULL);
+    (void)bpf_map_delete_elem(bpf_map__fd(observer->programs->maps.processes), &key);
+  }
+  if (observer->options.name || observer->options.cgroup)
+    (void)rp__observer_choose(observer, false, message, sizeof message);
+}

@@ -1,0 +1,254 @@
+"""Observing the trainer from outside gives what the agent inside says, over all its schedules; at the same time."""
+
+import glob
+import os
+import re
+import subprocess
+import sys
+import time
+
+import support
+from attach_support import AttachCase, functions_of, reports_of
+from support import RECVPOOL, SOURCE, TRAINER
+
+HOLDER = """
+import ctypes, sys
+for library in ("libcuda.so.1", "libcudart.so.13", "libnccl.so.2"):
+    ctypes.CDLL(library)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+VARIANTS = [
+    ["--schedule", "gpipe", "--stages", "4", "--microbatches", "6"],
+    ["--schedule", "1f1b", "--stages", "4", "--microbatches", "8"],
+    ["--schedule", "interleaved_1f1b", "--stages", "4", "--microbatches", "8"],
+    ["--schedule", "looped_bfs", "--stages", "3", "--microbatches", "6"],
+    ["--schedule", "1f1b", "--stages", "3", "--microbatches", "8", "--allocation", "just_in_time"],
+    ["--schedule", "gpipe", "--stages", "3", "--microbatches", "4", "--allocation", "just_in_time"],
+    ["--schedule", "1f1b", "--stages", "4", "--microbatches", "8", "--recompute", "--backward-thread"],
+    ["--schedule", "1f1b", "--stages", "2", "--microbatches", "8", "--driver-api", "--own-stream", "--probe"],
+    ["--schedule", "1f1b", "--stages", "2", "--microbatches", "4", "--message-bytes", "1MiB"],
+]
+# Here stages are told by the weights that kernels name, and what is guessed of parameters is not good enough for that.
+WITHOUT_STAGES = ["--schedule", "interleaved_1f1b", "--stages", "2", "--microbatches", "4", "--allocation",
+                  "just_in_time"]
+# What both must say of a channel.
+NUMBERS = ("communicator", "communicator_id", "peer", "direction", "stage_ordinal", "buffer_bytes", "buffers", "depth",
+           "depth_min", "depth_max", "slots", "transfers", "transferred_bytes", "steps_complete", "allocation_style",
+           "held_bytes", "needed_bytes", "would_save_bytes", "unreachable_bytes", "estimate")
+SEEN_BY_BOTH = ("alloc", "free", "recv", "send", "group_start", "group_end", "comm_init", "comm_destroy")
+
+
+def key(channel):
+    return channel["direction"], channel["peer"] if channel["peer"] is not None else -1, channel["stage_ordinal"]
+
+
+def posts(report):
+    """Addresses of the receives of the last complete steps, in the order of posting."""
+    lifetimes = [lifetime for channel in report["channels"] for lifetime in channel["lifetimes"]]
+    return [lifetime["address"] for lifetime in sorted(lifetimes, key=lambda entry: entry["posted_sequence"])]
+
+
+def families(report):
+    """Receives in a step, and in all, by peer and size."""
+    sums = {}
+    for channel in report["channels"]:
+        family = sums.setdefault((channel["peer"], channel["buffer_bytes"]), [0, 0])
+        family[0] += channel["buffers"]
+        family[1] += channel["transfers"]
+    return sums
+
+
+class TrainerCase(AttachCase):
+    def hold_libraries(self):
+        """A process that has mapped the libraries, so that they are probed before the first call of a job."""
+        holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  env=support.simulated())
+
+        def end():
+            holder.stdin.close()
+            holder.wait(timeout=30)
+            holder.stdout.close()
+        self.addCleanup(end)
+        self.assertEqual(holder.stdout.readline(), b"ready\n")
+        return holder
+
+    def both(self, options, *arguments, steps=4, slack="2"):
+        """Reports of the agent and of the observer over one run, by process id, and the observer's document."""
+        holder = self.hold_libraries()
+        command = [RECVPOOL, "run", "--report-dir", self.reports_dir, "--min-bytes", "1", "--slack", slack, "--", TRAINER,
+                   "--steps", str(steps), *options]
+        job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", *command], env=support.simulated(),
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--slack", slack, *arguments)
+        _, errors = job.communicate("go\n", timeout=support.TIMEOUT_SECONDS)
+        self.assertEqual((job.returncode, errors), (0, ""))
+        document = observer.stop()
+        self.check_document(document)
+        inside = {report["process"]["pid"]: report for report in self.read_reports()}
+        outside = reports_of(document)
+        self.assertEqual(set(outside), set(inside))
+        for report in outside.values():
+            self.assertEqual((report["state"], report["warnings"]), ("finished", []))
+            self.assertEqual([entry["name"] for entry in report["evidence"]], ["uprobes"])
+        self.assertEqual(set(document["observer"]["dropped_by_cpu"]), {0})
+        return inside, outside, document
+
+    def check_transfers(self, inside, outside):
+        """What needs no access evidence: counts, sizes, peers, ranks, communicators, order of posting."""
+        for pid, report in outside.items():
+            theirs = inside[pid]
+            for kind in SEEN_BY_BOTH:
+                self.assertEqual(report["events"]["by_kind"][kind], theirs["events"]["by_kind"][kind], kind)
+            for name in ("rank", "world_size", "local_rank", "rank_source", "command", "host"):
+                self.assertEqual(report["process"][name], theirs["process"][name], name)
+            self.assertEqual(report["communicators"], theirs["communicators"])
+            self.assertEqual(families(report), families(theirs))
+            self.assertEqual(posts(report), posts(theirs))
+
+
+class EqualityTest(TrainerCase):
+    def check_variant(self, options):
+        inside, outside, _ = self.both(options, "--launches")
+        self.check_transfers(inside, outside)
+        for pid, report in outside.items():
+            mine, theirs = ({key(c): c for c in r["channels"]} for r in (report, inside[pid]))
+            self.assertEqual(sorted(mine), sorted(theirs))
+            for name, channel in mine.items():
+                self.assertEqual({n: channel[n] for n in NUMBERS}, {n: theirs[name][n] for n in NUMBERS}, name)
+                self.assertEqual(channel["decision"], theirs[name]["decision"], name)
+                kinds, expected = ([l["last_access_kind"] for l in c["lifetimes"]] for c in (channel, theirs[name]))
+                self.assertEqual(kinds, expected)
+
+    def test_order_of_posting_is_compared(self):
+        """The comparison can fail."""
+        report = {"channels": [{"lifetimes": [{"address": "0x1", "posted_sequence": 5},
+                                              {"address": "0x2", "posted_sequence": 4}]}]}
+        self.assertEqual(posts(report), ["0x2", "0x1"])
+
+
+class EstimateTest(TrainerCase):
+    """Without launches: release is known from answering sends."""
+
+    def estimates(self, options, **more):
+        inside, outside, _ = self.both(options, **more)
+        self.check_transfers(inside, outside)
+        for pid, report in outside.items():
+            for channel in report["channels"]:
+                theirs = {key(c): c for c in inside[pid]["channels"]}[key(channel)]
+                yield report, channel, theirs
+
+    def check_depths(self, options, **more):
+        """Every channel is an estimate, and right, but for the first stage's, which sends no answer."""
+        for report, channel, theirs in self.estimates(options, **more):
+            self.assertTrue(channel["estimate"])
+            self.assertEqual(channel["buffers"], theirs["buffers"])
+            if channel["direction"] == "gradient" and report["process"]["rank"] == 0:
+                self.assertEqual(channel["decision"]["reason"], "no_access_evidence")
+                continue
+            self.assertEqual((channel["depth_min"], channel["depth_max"], channel["decision"]),
+                             (theirs["depth_min"], theirs["depth_max"], theirs["decision"]))
+            self.assertEqual({l["release_evidence"] for l in channel["lifetimes"]}, {"answering_send"})
+
+    def test_1f1b(self):
+        self.check_depths(["--schedule", "1f1b", "--stages", "4", "--microbatches", "12"])
+
+    def test_gpipe(self):
+        self.check_depths(["--schedule", "gpipe", "--stages", "3", "--microbatches", "5"])
+
+    def test_other_schedules_have_the_same_transfers(self):
+        for options in (VARIANTS[2], VARIANTS[3], VARIANTS[5], WITHOUT_STAGES):
+            with self.subTest(options):
+                inside, outside, _ = self.both(options)
+                for pid, report in outside.items():
+                    self.assertEqual(report["events"]["by_kind"]["recv"], inside[pid]["events"]["by_kind"]["recv"])
+                    self.assertEqual(posts(report)[-1:], posts(inside[pid])[-1:])
+                self.reports_dir += "x"
+
+
+class MiddleTest(TrainerCase):
+    """Attaching in the middle of a run, to the launcher of the ranks."""
+
+    def observe_middle(self, options, *arguments):
+        inside, _, _ = self.both(options)
+        by_rank = {report["process"]["rank"]: report for report in inside.values()}
+        job = subprocess.Popen([TRAINER, "--steps", "100000", *options], env=support.simulated(),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            time.sleep(1)
+            document = self.observer("--pid", str(job.pid), "--duration", "4s", *arguments).finish()
+        finally:
+            job.terminate()
+            job.wait(timeout=30)
+        self.check_document(document)
+        reports = reports_of(document)
+        self.assertEqual(len(reports), len(by_rank))
+        for report in reports.values():
+            self.assertEqual(report["state"], "running")
+            self.assertTrue(any("ran before it was observed" in text for text in report["warnings"]))
+            yield report, by_rank[report["process"]["rank"]]
+
+    def check(self, options, *arguments, skip=()):
+        for report, theirs in self.observe_middle(options, *arguments):
+            mine, its = ({key(c): c for c in r["channels"]} for r in (report, theirs))
+            self.assertEqual(sorted(mine), sorted(its))
+            for name, channel in mine.items():
+                self.assertGreater(channel["steps_complete"], 3)
+                self.assertEqual((channel["buffers"], channel["buffer_bytes"]),
+                                 (its[name]["buffers"], its[name]["buffer_bytes"]))
+                if (report["process"]["rank"], name[0]) not in skip:
+                    self.assertEqual(channel["depth"], its[name]["depth"], (report["process"]["rank"], name))
+
+    def test_1f1b(self):
+        self.check(["--stages", "4", "--microbatches", "8", "--message-bytes", "64KiB"], skip=[(0, "gradient")])
+
+    def test_1f1b_with_launches(self):
+        self.check(["--stages", "3", "--microbatches", "8", "--message-bytes", "64KiB"], "--launches")
+
+    def test_gpipe(self):
+        self.check(["--schedule", "gpipe", "--stages", "3", "--microbatches", "6"], skip=[(0, "gradient")])
+
+
+class OutputTest(TrainerCase):
+    def test_lines_in_a_pipe_then_the_table(self):
+        job = subprocess.Popen([TRAINER, "--steps", "100000", "--stages", "2", "--message-bytes", "64KiB"],
+                               env=support.simulated(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            time.sleep(0.5)
+            text = self.observer("--pid", str(job.pid), "--duration", "2s", "--interval", "500ms", report=False).finish()
+        finally:
+            job.terminate()
+            job.wait(timeout=30)
+        lines = re.findall(r"(?m)^ +\d+\.\d s  rank ([01])  process \d+  \d+ receives \([\d.]+ \w+\), \d+ sends", text)
+        self.assertGreaterEqual(len(lines), 4)
+        self.assertEqual(set(lines), {"0", "1"})
+        self.assertIn("\n=> pooling would save about ", text)
+        self.assertIn("release is known from answering sends only", text)
+        self.assertNotIn("\x1b", text)
+
+    def test_report_folder(self):
+        holder = self.hold_libraries()
+        job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", TRAINER, "--stages", "2", "--steps", "3"],
+                               env=support.simulated(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--report-dir", self.reports_dir)
+        job.communicate("go\n", timeout=60)
+        document = observer.stop()
+        files = {report["process"]["pid"]: report for report in self.read_reports()}
+        self.assertEqual(set(files), set(reports_of(document)))
+        self.assertEqual({report["state"] for report in files.values()}, {"finished"})
+        shown = support.run([RECVPOOL, "report", self.reports_dir])
+        self.assert_success(shown)
+        self.assertIn("limited evidence from uprobes", shown.stdout)
+
+
+def add_tests():
+    for index, options in enumerate(VARIANTS):
+        name = "_".join(word.strip("-") for word in options)
+        setattr(EqualityTest, f"test_{index}_{name}", lambda self, options=options: self.check_variant(options))
+    for path in sorted(glob.glob(os.path.join(SOURCE, "tests/torch/data/torch-2.11/*.lowered.csv"))):
+        name = os.path.basename(path).split(".")[0].replace("-", "_")
+        options = ["--schedule", path, "--stages", name.split("_p")[1].split("_")[0]]
+        setattr(EqualityTest, f"test_{name}", lambda self, options=options: self.check_variant(options))
+
+
+add_tests()

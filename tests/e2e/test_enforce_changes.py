@@ -1,0 +1,133 @@
+"""Jobs that do not do the same all the time: enforcing gives the same results, and the report says what was prevented."""
+
+import itertools
+import unittest
+
+import enforcing
+from enforcing import MIB
+
+STAGES, MICROBATCHES, BYTES = 3, 8, 2 * MIB
+DEPTH = {1: 2, 2: 1}  # activations in flight by rank, 1F1B
+WAYS = [["--own-stream"], ["--own-stream", "--driver-api", "--backward-thread"]]
+SHAPE = ["--stages", STAGES, "--microbatches", MICROBATCHES, "--message-bytes", BYTES]
+
+
+class ChangesCase(enforcing.EnforcingCase):
+    def options(self, planned):
+        options = ["--mode", "enforce", "--slack", 0]
+        if planned:
+            options += ["--plan", self.plan("--schedule", "1f1b", "--stages", STAGES, "--microbatches", MICROBATCHES,
+                                            "--slack", 0, "--buffer-bytes", BYTES)]
+        return options
+
+    def each(self, *arguments, hows=(False, True)):
+        """Runs with and without a plan, both ways; each is the same as the reference and gives its memory back."""
+        for index, (planned, ways) in enumerate(itertools.product(hows, WAYS)):
+            with self.subTest(arguments=arguments, planned=planned, ways=ways):
+                full = [*SHAPE, *arguments, *ways]
+                run = self.train(full, self.options(planned), seed=index + 1)
+                self.check_same(run, full)
+                self.assertEqual(run.counts("violated"), {})
+                self.check_accounts_close(run)
+                yield run, planned
+
+    def pools(self, run, direction):
+        """Class reports of that direction by rank; the last one of a rank counts."""
+        return {rank: pool for rank, device in run.devices().items() for pool in device["classes"]
+                if pool["direction"] == direction}
+
+    def grown(self, run):
+        return {rank: device["grown"] for rank, device in run.devices().items() if device["grown"]}
+
+    def all_but_depth(self):
+        """Growth by rank when all activations are in flight at once."""
+        return {rank: MICROBATCHES - depth for rank, depth in DEPTH.items()}
+
+
+class ChangesTest(ChangesCase):
+    def test_schedule(self):
+        for run, _ in self.each("--steps", 9, "--switch-schedule", "gpipe@4", "--switch-schedule", "1f1b@6"):
+            self.assertEqual(self.grown(run), self.all_but_depth())
+            self.assertEqual(run.counts("prevented"), {"early_reuse": sum(self.all_but_depth().values())})
+            self.assertEqual({pool["grown"] for pool in self.pools(run, "gradient").values()}, {0})
+
+    def test_gpipe_activations_are_never_pooled(self):
+        for run, planned in self.each("--steps", 5, "--schedule", "gpipe"):
+            gradients = self.pools(run, "gradient")
+            if planned:  # the plan is that of 1F1B: it does not fit, and everything is as without a pool
+                self.assertEqual(self.grown(run), self.all_but_depth())
+                self.assertEqual(run.counts("prevented"), {"early_reuse": sum(self.all_but_depth().values())})
+            else:
+                self.assertEqual(self.pools(run, "activation"), {})
+                self.assertEqual({(rank, pool["slots"], pool["buffers"]) for rank, pool in gradients.items()},
+                                 {(0, 1, MICROBATCHES), (1, 1, MICROBATCHES)})
+                self.assertEqual(run.counts("prevented"), {})
+
+    def test_microbatches(self):
+        for run, _ in self.each("--steps", 9, "--switch-microbatches", "12@4", "--switch-microbatches", "4@6"):
+            self.assertEqual((run.counts("prevented"), self.grown(run)), ({}, {}))
+
+    def test_evaluation(self):
+        for run, _ in self.each("--steps", 8, "--eval-every", 3):  # an evaluation releases what only the forward reads
+            self.assertEqual(self.grown(run), self.all_but_depth())
+            self.assertEqual(set(run.counts("prevented")), {"early_reuse"})
+        for run, planned in self.each("--steps", 6, "--eval-every", 1):
+            self.assertEqual(self.grown(run), self.all_but_depth() if planned else {})
+            self.assertEqual(set(run.counts("prevented")), {"early_reuse"} if planned else set())
+
+    def test_rebuilt_stages(self):
+        for run, planned in self.each("--steps", 8, "--rebuild-at", 4):
+            self.assertEqual((run.counts("prevented"), self.grown(run)), ({}, {}))
+            slots = {rank: pool["slots"] for rank, pool in self.pools(run, "activation").items()}
+            self.assertEqual(slots, DEPTH)
+            for pool in self.pools(run, "activation").values():
+                self.assertEqual(pool["physical_peak_bytes"], pool["slots"] * BYTES)
+
+    def test_recycled_blocks(self):
+        for run, planned in self.each("--steps", 6, "--allocation", "cached"):
+            self.assertEqual((run.counts("prevented"), self.grown(run)), ({}, {}))
+            if not planned:
+                self.assertEqual({device["activations"] for device in run.devices().values()}, {0})
+        for run, _ in self.each("--steps", 6, "--allocation", "cached", "--segment-blocks", 4):
+            self.assertEqual(run.counts("prevented"), {})
+            self.assertEqual({device["saved_peak_bytes"] for device in run.devices().values()}, {0})
+
+    def test_replayed_graphs(self):
+        for run, planned in self.each("--steps", 8, "--capture-at", 5):
+            for rank, device in run.devices().items():  # what the graph holds has memory of its own
+                kept = sum(MICROBATCHES - pool["slots"] for pool in device["classes"])
+                self.assertEqual(device["grown"], kept, f"rank {rank}")
+                self.assertEqual(device["physical_peak_bytes"] - device["one_to_one_peak_bytes"], 0)
+            self.assertEqual(set(run.counts("prevented")), {"unordered_reuse"})
+        for run, planned in self.each("--steps", 8, "--capture-at", 5, "--eval-every", 2):
+            self.assertLessEqual(set(run.counts("prevented")), {"unordered_reuse", "early_reuse"})
+        for run, planned in self.each("--steps", 6, "--capture-at", 1):
+            if not planned:
+                self.assertEqual({device["activations"] for device in run.devices().values()}, {0})
+
+    def test_identity_stage(self):
+        for run, planned in self.each("--steps", 6, "--identity-stage", 1):
+            self.assertEqual((run.counts("prevented"), self.grown(run)), ({}, {}))
+            self.assertIn(1, self.pools(run, "activation"))
+
+
+class LookalikesTest(ChangesCase):
+    """Memory of a receive buffer's size that is none, touched first by a library whose calls cannot be interposed."""
+
+    def test_learned(self):
+        for where, touch in itertools.product(("before", "between", "after", "activations"), ("now", "late")):
+            for run, _ in self.each("--steps", 5, "--lookalike", where, "--lookalike-touch", touch, hows=(False,)):
+                self.assertEqual(run.counts("prevented"), {})
+                for rank, pool in self.pools(run, "activation").items():
+                    self.assertEqual((pool["slots"], pool["buffers"]), (DEPTH[rank], MICROBATCHES))
+
+    def test_planned(self):
+        for where in ("before", "activations"):
+            for run, _ in self.each("--steps", 5, "--lookalike", where, hows=(True,)):
+                self.assertEqual((run.counts("prevented"), self.grown(run)), ({}, {}))
+                for rank, pool in self.pools(run, "activation").items():
+                    self.assertEqual(pool["physical_peak_bytes"], DEPTH[rank] * BYTES)
+
+
+if __name__ == "__main__":
+    unittest.main()

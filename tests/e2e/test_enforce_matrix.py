@@ -1,0 +1,141 @@
+"""Enforcing changes nothing that a job computes, and holds K slots for N buffers: over schedules, stages, microbatches,
+slack, with and without a plan, recomputation, backward threads, both APIs and streams, and sizes that do and do not fill
+the device's granularity.
+
+By default every three settings are tried together at least once; E2E_FULL=1 tries them all (864 runs and as many without
+the agent; E2E_PART=I/N does the I-th of N parts).
+"""
+
+import itertools
+import os
+import random
+import unittest
+
+import enforcing
+from enforcing import MIB, mapped
+
+STEPS = 5
+
+SETTINGS = {
+    "schedule": [("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4)],
+    "stages": [2, 4],
+    "microbatches": [4, 8, 16],
+    "slack": [0, 1, 2],
+    "planned": [False, True],
+    "recompute": [False, True],
+    "thread": [False, True],
+    "driver": [False, True],
+    "own_stream": [False, True],
+    "bytes": [1 * MIB, 2 * MIB, 3 * MIB - 4],
+}
+FULL = [name for name in SETTINGS if name not in ("own_stream", "bytes")]  # these two go round with the rest
+
+
+def covering(strength):
+    """Few combinations in which all values of any `strength` settings meet: each next one is the best of some random ones."""
+    names, choose = list(SETTINGS), random.Random(1)
+    missing = {tuple(zip(some, values)) for some in itertools.combinations(names, strength)
+               for values in itertools.product(*(range(len(SETTINGS[name])) for name in some))}
+    while missing:
+        fixed = dict(choose.choice(sorted(missing)))
+        best, met = None, set()
+        for _ in range(40):
+            tried = {name: fixed.get(name, choose.randrange(len(SETTINGS[name]))) for name in names}
+            meets = {t for t in (tuple((name, tried[name]) for name in some)
+                                 for some in itertools.combinations(names, strength)) if t in missing}
+            if len(meets) > len(met):
+                best, met = tried, meets
+        missing -= met
+        yield {name: SETTINGS[name][best[name]] for name in names}
+
+
+def everything():
+    for index, values in enumerate(itertools.product(*(SETTINGS[name] for name in FULL))):
+        combination = dict(zip(FULL, values))
+        for name in set(SETTINGS) - set(FULL):
+            combination[name] = SETTINGS[name][index * 7 // 3 % len(SETTINGS[name])]
+        yield combination
+
+
+def combinations():
+    if not os.environ.get("E2E_FULL"):
+        return list(covering(3))
+    part, parts = map(int, os.environ.get("E2E_PART", "1/1").split("/"))
+    return list(everything())[part - 1::parts]
+
+
+class MatrixTest(enforcing.EnforcingCase):
+    def arguments(self, c):
+        name, chunks = c["schedule"]
+        return (["--schedule", name, "--stages", c["stages"], "--chunks", chunks, "--microbatches", c["microbatches"],
+                 "--steps", STEPS, "--message-bytes", c["bytes"]]
+                + ["--recompute"] * c["recompute"] + ["--backward-thread"] * c["thread"] + ["--driver-api"] * c["driver"]
+                + ["--own-stream"] * c["own_stream"])
+
+    def options(self, c):
+        options = ["--mode", "enforce", "--slack", c["slack"]]
+        if not c["planned"]:
+            return options
+        name, chunks = c["schedule"]
+        return options + ["--plan", self.plan("--schedule", name, "--stages", c["stages"] * chunks, "--ranks", c["stages"],
+                                              "--microbatches", c["microbatches"], "--slack", c["slack"],
+                                              "--buffer-bytes", c["bytes"])]
+
+    def check_classes(self, c, record, device, where):
+        """K slots for each channel that has more buffers than that, and only for those. Gives the bytes saved."""
+        wanted, saved = {}, 0
+        for channel in record.channels:
+            depth = channel["depth_per_step"][-1]
+            slots = min(depth + c["slack"], c["microbatches"])
+            if slots == c["microbatches"] and not c["planned"]:
+                continue
+            wanted[(channel["direction"], channel["stage_ordinal"])] = (
+                depth, slots, c["microbatches"], slots * mapped(c["bytes"]), c["microbatches"] * mapped(c["bytes"]))
+            saved += (c["microbatches"] - slots) * mapped(c["bytes"])
+        stages = sorted({channel["stage"] for channel in record.channels})
+        found = {}
+        for pool in device["classes"]:
+            ordinal = pool["stage"] if not c["planned"] else pool["stage"] // c["stages"]
+            found[(pool["direction"], ordinal)] = (
+                pool["depth"] if pool["depth"] is not None else wanted[(pool["direction"], ordinal)][0], pool["slots"],
+                pool["buffers"], pool["physical_peak_bytes"], pool["one_to_one_peak_bytes"])
+        self.assertEqual(found, wanted, f"{where}, stages {stages}")
+        return saved
+
+    def check_measured(self, c, stock, pooled, saved, where):
+        """What the device itself holds less, where the buffers would have been as large without the pool."""
+        if c["bytes"] != mapped(c["bytes"]):
+            return
+        held = {name: run.summary["held_bytes"] for name, run in (("stock", stock), ("pooled", pooled))}
+        self.assertEqual(held["stock"] - held["pooled"], saved, where)
+
+    def check(self, c, seed):
+        arguments = self.arguments(c)
+        stock = self.train(arguments, seed=seed)
+        pooled = self.train(arguments, self.options(c), seed=seed)
+        self.assertEqual(pooled.computed, stock.computed)
+        self.check_quiet(pooled)
+        self.assertEqual(sorted(pooled.reports), list(range(c["stages"])))
+        for rank, record in pooled.records.items():
+            saved = self.check_classes(c, record, pooled.device(rank), f"rank {rank}")
+            self.check_measured(c, stock.records[rank], record, saved, f"rank {rank}")
+        self.check_accounts_close(pooled)
+
+    def test_all(self):
+        tried = combinations()
+        for index, combination in enumerate(tried):
+            with self.subTest(**combination, seed=index + 1):
+                self.check(combination, index + 1)
+        print(f"{len(tried)} combinations", flush=True)
+
+
+class CoveringTest(unittest.TestCase):
+    def test_any_three_meet(self):
+        tried = list(covering(3))
+        for some in itertools.combinations(SETTINGS, 3):
+            met = {tuple(str(c[name]) for name in some) for c in tried}
+            wanted = 1
+            for name in some:
+                wanted *= len(SETTINGS[name])
+            self.assertEqual(len(met), wanted, some)
+        self.assertLess(len(tried), 80)

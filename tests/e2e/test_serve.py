@@ -1,0 +1,339 @@
+"""`recvpool serve`: what it answers, to whom, and what it survives."""
+
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import support
+from support import PROGRAMS, RECVPOOL, clean_environment, run
+
+# A look at the folder takes place every second.
+LOOK_SECONDS = 3
+
+
+class ServeTest(support.TestCase):
+    def setUp(self):
+        super().setUp()
+        os.makedirs(self.reports_dir)
+
+    def sample(self, style, *ranks):
+        for rank in ranks:
+            self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), self.reports_dir, rank, style]))
+
+    def start(self, *arguments):
+        command = [RECVPOOL, "serve", "--listen", "127.0.0.1:0", "--report-dir", self.reports_dir, "--keep",
+                   str(2**31 - 1), *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=clean_environment())
+        self.addCleanup(self.stop, process)
+        line = process.stdout.readline()
+        self.assertIn(" at http://127.0.0.1:", line, process.stderr.read() if not line else "")
+        self.url = line.split(" at ")[1].strip()
+        self.port = int(self.url.rsplit(":", 1)[1].strip("/"))
+        self.process = process
+
+    def stop(self, process):
+        process.terminate()
+        self.assertEqual(process.wait(20), 0)
+        process.stdout.close()
+        process.stderr.close()
+
+    def get(self, path, method="GET", headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.putrequest(method, path, skip_host=False)
+            for name, value in (headers or {}).items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read().decode()
+        finally:
+            connection.close()
+
+    def until(self, condition):
+        """Asks until the server has looked again."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            found = condition()
+            if found:
+                return found
+            time.sleep(0.1)
+        self.fail("the server did not get there")
+
+    def processes(self):
+        return json.loads(self.get("/api/v1/processes")[2])
+
+    # ---- answers
+
+    def test_api(self):
+        self.sample("prealloc", "0", "1", "2")
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) == 3)
+        rows = self.processes()["processes"]
+        self.assertEqual(sorted(row["rank"] for row in rows), [0, 1, 2])
+        written = {report["process"]["rank"]: report for report in self.read_reports()}
+        for row in rows:
+            status, headers, text = self.get(f"/api/v1/processes/{row['id']}")
+            self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
+            self.assertEqual(json.loads(text), written[row["rank"]])
+        job = json.loads(self.get("/api/v1/job")[2])
+        said = json.loads(run([RECVPOOL, "report", "--json", self.reports_dir]).stdout)
+        self.assertEqual(job["totals"], said["totals"])
+        self.assertEqual([j["conclusion"] for j in job["jobs"]], [j["conclusion"] for j in said["jobs"]])
+
+    def test_follows_the_folder(self):
+        self.start()
+        self.assertEqual(self.processes()["processes"], [])
+        self.sample("prealloc", "0")
+        first = self.until(lambda: self.processes()["processes"])[0]
+        self.sample("gpipe", "1")
+        self.until(lambda: len(self.processes()["processes"]) == 2)
+        for name in os.listdir(self.reports_dir):
+            os.unlink(os.path.join(self.reports_dir, name))
+        self.until(lambda: not self.processes()["processes"])
+        self.assertEqual(self.get(f"/api/v1/processes/{first['id']}")[0], 404)
+
+    def test_ended_processes_leave(self):
+        self.sample("prealloc", "0")
+        self.start("--keep", "0")
+        time.sleep(LOOK_SECONDS)
+        self.assertEqual(self.processes()["processes"], [])
+
+    def test_folder_that_is_not_there(self):
+        os.rmdir(self.reports_dir)
+        self.start()
+        self.until(lambda: self.get("/healthz")[0] == 503)
+        os.makedirs(self.reports_dir)
+        self.until(lambda: self.get("/healthz")[0] == 200)
+
+    # ---- metrics
+
+    SAMPLE = re.compile(r'^([a-z_]+)(\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)$')
+
+    def metrics(self, headers=None):
+        """{(name, labels): value}; every line must have the form, every family one head, no series twice."""
+        status, answered, text = self.get("/metrics", headers=headers)
+        self.assertEqual(status, 200)
+        samples, heads, families = {}, {}, []
+        for line in text.splitlines():
+            if line.startswith("# TYPE "):
+                _, _, name, kind = line.split(" ")
+                self.assertNotIn(name, heads)
+                heads[name] = kind
+                families.append(name)
+            elif not line.startswith("#"):
+                match = self.SAMPLE.match(line)
+                self.assertTrue(match, line)
+                key = (match[1], match[3] or "")
+                self.assertNotIn(key, samples)
+                samples[key] = float(match[4])
+                self.assertTrue(match[1].startswith(families[-1]), line)
+        return samples, heads, answered["Content-Type"], text
+
+    def test_metrics_are_what_the_reports_say(self):
+        self.sample("prealloc", "0", "1")
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) == 2)
+        samples, heads, kind, text = self.metrics()
+        self.assertTrue(kind.startswith("text/plain; version=0.0.4"))
+        self.assertEqual(heads["recvpool_steps_total"], "counter")
+        for report in self.read_reports():
+            who = f'host="{report["process"]["host"]}",pid="{report["process"]["pid"]}",rank="{report["process"]["rank"]}"'
+            self.assertEqual(samples[("recvpool_held_bytes", who)], report["totals"]["held_bytes"])
+            for i, channel in enumerate(report["channels"]):
+                where = (f'{who},channel="{i}",device="{channel["device"]}",pp_stage="{channel["stage_ordinal"]}",'
+                         f'direction="{channel["direction"]}"')
+                self.assertEqual(samples[("recvpool_channel_depth", where)], channel["depth"])
+                self.assertEqual(samples[("recvpool_channel_transfers_total", where)], channel["transfers"])
+        self.assertNotRegex(text, "0x[0-9a-f]{6}")
+        open_samples, open_heads, kind, text = self.metrics({"Accept": "application/openmetrics-text; version=1.0.0"})
+        self.assertTrue(kind.startswith("application/openmetrics-text; version=1.0.0"))
+        self.assertTrue(text.endswith("# EOF\n"))
+        self.assertEqual(open_heads["recvpool_steps"], "counter")
+        self.assertEqual({k for k in open_samples}, {k for k in samples})
+
+    def test_hostile_names_are_escaped(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, os.listdir(self.reports_dir)[0])
+        with open(path) as file:
+            report = json.load(file)
+        report["process"]["host"] = 'a"b\\c\nd</script>' + "\u00e9" * 200
+        report["process"]["rank"] = "not a number"
+        report["channels"][0]["direction"] = {"not": "text"}
+        report["totals"]["held_bytes"] = "many"
+        with open(path, "w") as file:
+            json.dump(report, file)
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        samples, _, _, _ = self.metrics()
+        hosts = {labels.split('",pid=')[0] for name, labels in samples if name == "recvpool_process_info"}
+        self.assertEqual(len(hosts), 1)
+        host = hosts.pop()
+        self.assertTrue(host.startswith('host="a\\"b\\\\c?d</script>\u00e9'), host)
+        self.assertLess(len(host), 200)
+
+    def test_one_pid_used_twice_is_one_series(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, os.listdir(self.reports_dir)[0])
+        with open(path) as file:
+            report = json.load(file)
+        report["written_unix_seconds"] += 1
+        report["totals"]["held_bytes"] = 77
+        with open(os.path.join(self.reports_dir, "later.json"), "w") as file:
+            json.dump(report, file)
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) == 2)
+        samples, _, _, _ = self.metrics()
+        self.assertEqual([v for (n, _), v in samples.items() if n == "recvpool_held_bytes"], [77.0])
+
+    # ---- what is skipped
+
+    def test_skipped_files(self):
+        self.sample("prealloc", "0")
+        good = os.path.join(self.reports_dir, os.listdir(self.reports_dir)[0])
+        with open(good, "rb") as file:
+            whole = file.read()
+
+        def put(name, data):
+            with open(os.path.join(self.reports_dir, name), "wb") as file:
+                file.write(data)
+
+        put("torn.json", whole[:1000])
+        put("empty.json", b"")
+        put("deep.json", b"[" * 100000)
+        put("utf8.json", b'{"schema": "\xff"}')
+        put("nan.json", whole.replace(b'"slack_slots": 2', b'"slack_slots": NaN'))
+        put("other.json", b'{"schema": "something"}')
+        put("version.json", whole.replace(b'"schema_version": "1.', b'"schema_version": "2.'))
+        put("array.json", b"[]")
+        put("not-json.txt", b"hello")
+        put(".hidden.json", b"{")
+        put("markup<img src=x>\n.json", b"{}")
+        os.symlink("/etc/passwd", os.path.join(self.reports_dir, "link.json"))
+        os.symlink(good, os.path.join(self.reports_dir, "link-to-good.json"))
+        os.mkfifo(os.path.join(self.reports_dir, "pipe.json"))
+        os.mkdir(os.path.join(self.reports_dir, "folder.json"))
+        with open(os.path.join(self.reports_dir, "huge.json"), "wb") as file:
+            file.truncate(1 << 30)
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        document = self.processes()
+        self.assertEqual(len(document["processes"]), 1)
+        reasons = {row["name"]: row["reason"] for row in document["skipped"]}
+        expected = {"torn.json": "not whole JSON", "empty.json": "empty", "deep.json": "not whole JSON",
+                    "utf8.json": "not whole JSON", "nan.json": "not whole JSON",
+                    "other.json": "not a report of this version", "version.json": "not a report of this version",
+                    "array.json": "not a report of this version",
+                    "markup<img src=x>\n.json": "not a report of this version", "link.json": "a symbolic link",
+                    "link-to-good.json": "a symbolic link", "pipe.json": "not a regular file",
+                    "folder.json": "not a regular file", "huge.json": "too large"}
+        self.assertEqual(reasons, expected)
+        self.assertEqual(document["skipped_count"], len(expected))
+
+    # ---- who may ask what
+
+    def test_only_reading(self):
+        self.start()
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"):
+            self.assertEqual(self.get("/metrics", method)[0], 405, method)
+        status, headers, text = self.get("/metrics", "HEAD")
+        self.assertEqual((status, text), (200, ""))
+        self.assertGreater(int(headers["Content-Length"]), 100)
+
+    def test_no_path_reaches_the_file_system(self):
+        self.sample("prealloc", "0")
+        self.start()
+        for path in ("/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/api/v1/processes/../../../etc/passwd",
+                     "/api/v1/processes/", "/api/v1/processes/-1", "/api/v1/processes/1e0", "/api/v1/processes/%201",
+                     "/api/v1/processes/99999999999999999999999", "/index.html", "/app.js/", "//app.js"):
+            status, _, text = self.get(path)
+            self.assertEqual(status, 404, path)
+            self.assertNotIn("root:", text)
+
+    def test_page_asks_nobody_else(self):
+        self.start()
+        status, headers, text = self.get("/")
+        self.assertEqual(status, 200)
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertNotRegex(text, r"https?://")
+
+    def test_remote_needs_to_be_meant(self):
+        for address in ("0.0.0.0:0", "[::]:0"):
+            result = run([RECVPOOL, "serve", "--listen", address])
+            self.assertEqual(result.returncode, 2)
+            self.assert_one_line(result.stderr)
+            self.assertIn("--allow-remote", result.stderr)
+
+    def test_bad_options(self):
+        for arguments, word in ((["--listen", "nonsense"], "ADDRESS:PORT"), (["--listen", "127.0.0.1:99999"], "ADDRESS:PORT"),
+                                (["--listen", "::1:80"], "ADDRESS:PORT"), (["--listen", "127.0.0.1:"], "ADDRESS:PORT"),
+                                (["--keep", "-1"], "whole seconds"), (["--keep", "1h"], "whole seconds"),
+                                (["folder"], "--report-dir"), (["--nonsense"], "--nonsense")):
+            result = run([RECVPOOL, "serve", *arguments])
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assert_one_line(result.stderr)
+            self.assertIn(word, result.stderr)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            result = run([RECVPOOL, "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
+            self.assertEqual(result.returncode, 1)
+            self.assert_one_line(result.stderr)
+
+    # ---- what it survives
+
+    def memory_kib(self):
+        with open(f"/proc/{self.process.pid}/status") as file:
+            return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1])
+
+    def test_rude_clients(self):
+        self.sample("prealloc", "0")
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        idle = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(1000)]
+        try:
+            self.assertEqual(self.get("/healthz")[0], 200)
+            slow = socket.create_connection(("127.0.0.1", self.port))
+            slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            self.assertEqual(self.get("/healthz")[0], 200)
+            slow.close()
+            flood = socket.create_connection(("127.0.0.1", self.port))
+            try:
+                flood.sendall(b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 100) for i in range(20000)))
+            except OSError:
+                pass
+            flood.close()
+            self.assertEqual(self.get("/healthz")[0], 200)
+        finally:
+            for connection in idle:
+                connection.close()
+        before = self.memory_kib()
+        for _ in range(3):
+            for _ in range(300):
+                self.get("/metrics")
+                self.get("/api/v1/job")
+        if not os.environ.get("E2E_SANITIZE"):
+            self.assertLess(self.memory_kib(), before + 8192)
+
+    def test_broken_requests(self):
+        self.start()
+        chance = random.Random(1)
+        for _ in range(300):
+            data = bytes(chance.choice(b"GETHP/1.0 \r\n:%\x00\xffabc") for _ in range(chance.randrange(1, 400)))
+            with socket.create_connection(("127.0.0.1", self.port)) as connection:
+                try:
+                    connection.sendall(chance.choice((b"", b"GET / HTTP/1.1\r\n", b"GET ")) + data + b"\r\n\r\n")
+                except OSError:
+                    pass
+        self.assertEqual(self.get("/healthz")[0], 200)
+
+    def test_ends_on_interrupt(self):
+        self.start()
+        self.process.send_signal(signal.SIGINT)
+        self.assertEqual(self.process.wait(20), 0)
