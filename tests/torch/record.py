@@ -36,7 +36,7 @@ class Recorder(TorchDispatchMode):
         self.live = {}     # address -> its latest lifetime
         self.named = {}    # id of a P2POp -> lifetime, until it is posted
         self.lifetimes, self.done = [], []
-        self.sent = set()
+        self.posting = False
         self.ordinals = {}
         self.batch = schedules._batch_p2p  # every version's schedules post through it
         schedules._batch_p2p = self.post
@@ -58,15 +58,20 @@ class Recorder(TorchDispatchMode):
 
     def post(self, ops, desc=None):
         """In place of _batch_p2p, which may call itself for parts of the list."""
+        if self.posting:
+            return self.batch(ops, desc=desc)
+        self.posting = True
         before = time.monotonic_ns()
-        works = self.batch(ops, desc=desc)
+        try:
+            works = self.batch(ops, desc=desc)
+        finally:
+            self.posting = False
         after = time.monotonic_ns()
         with self.lock:
             for op in ops:
                 lifetime = self.named.pop(id(op), None)
                 if lifetime is None:
-                    if op.op is dist.isend and id(op) not in self.sent:
-                        self.sent.add(id(op))
+                    if op.op is dist.isend:
                         self.access([op.tensor], "send", before, after)
                     continue
                 self.sequence += 1
@@ -108,7 +113,6 @@ class Recorder(TorchDispatchMode):
                 lifetime.step = self.step
             self.done += self.lifetimes
             self.lifetimes = []
-            self.sent.clear()
             self.step += 1
 
     def depth(self, lifetimes):
