@@ -1,7 +1,7 @@
 # The one list of what building and testing need. Sourced by tests/run.sh and tests/demo.sh.
 
 # Debian packages.
-recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev libmicrohttpd-dev libjs-chart.js python3 python3-jsonschema python3-pip
+recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev libzstd-dev libmicrohttpd-dev libjs-chart.js python3 python3-jsonschema python3-pip
   clang libclang-rt-dev)
 
 # For `recvpool attach`, which is left out where a distribution lacks them.
