@@ -71,6 +71,7 @@ struct rp_guard_options {
   bool shadow;
   bool strict;           /**< take a released buffer's mapping away until its next receive */
   bool unguarded;        /**< tests only: decide, count, but neither grow nor wait */
+  bool blind;            /**< driver callbacks report nothing: memory is never shared */
   bool every_touch_seen; /**< driver callbacks report all accesses: untouched memory may be lent */
   uint32_t slack;        /**< slots beyond D, used as given */
   bool slack_auto;       /**< find it: see rp_guard_report.slack */
@@ -268,6 +269,9 @@ rp_status rp_guard_flag_prepare(struct rp_guard *guard, uint64_t address, uint32
                                 const struct rp_pool_site *site, struct rp_guard_action *action);
 rp_status rp_guard_flag_commit(struct rp_guard *guard, uint64_t address, uint32_t flag,
                                const struct rp_pool_site *site, const struct rp_guard_action *action);
+/** How many stream captures have begun in the process: asked before each allocation and receive. What was not
+ * watched when one began may be held by its graph without anybody having seen it, and is left alone. */
+void rp_guard_captures(struct rp_guard *guard, uint64_t begun);
 /** A communicator was aborted. */
 void rp_guard_interrupt(struct rp_guard *guard, const struct rp_pool_site *site);
 /** Back to one allocation per buffer at the next quiescent point (kill switch, receives that nobody gates).

@@ -56,6 +56,11 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   bool steady = guard->stable >= guard->options.watch_steps;
   if (out->active) {
     out->idle_reason = out->idle_text = "";
+  } else if (guard->options.blind) {
+    out->idle_reason = rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE);
+    out->idle_text =
+        "CUPTI reports nothing here, so a use of a buffer could go unseen: memory is not shared; let "
+        "the agent have CUPTI.";
   } else if (plan->given && !plan->usable) {
     out->idle_reason = "plan_not_usable";
     out->idle_text = plan->problem;
