@@ -8,7 +8,7 @@ recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka
 recvpool_attach_packages=(bpftool libbpf-dev libelf-dev)
 
 # A browser and a Prometheus, 400 MB: only the tests of the page and of the metrics use them, and are skipped without.
-# tests/run.sh installs them in CI, and where RECVPOOL_HEAVY_TESTS is set.
+# tests/run.sh installs them where RECVPOOL_HEAVY_TESTS is set.
 recvpool_heavy_packages=(chromium fonts-dejavu-core prometheus)
 
 # Python wheels with the headers of CUDA, CCCL, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
