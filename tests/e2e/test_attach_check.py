@@ -35,12 +35,13 @@ class AgentTest(test_attach.TrainerCase):
 
     def test_sharing_after_two_steps(self):
         checks = self.observed()
-        self.assertGreaterEqual(checks["compared"], 6)  # transfers and memory of two ranks at the end, memory before
+        # Transfers and memory of two ranks at the end; how many reports fall between two looks is the machine's affair.
+        self.assertGreaterEqual(checks["compared"], 4)
         self.assertEqual(checks["differences"], 0)
 
     def test_sharing_from_the_first_step(self):
         checks = self.observed("--buffer-bytes", "4MiB", "--slots", "3")
-        self.assertGreaterEqual(checks["compared"], 6)
+        self.assertGreaterEqual(checks["compared"], 4)
         self.assertEqual(checks["differences"], 0)
 
 
