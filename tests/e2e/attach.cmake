@@ -41,3 +41,10 @@ foreach(name IN ITEMS doctor attach_calls attach_files attach_life attach_rights
     set_tests_properties(e2e_${name} PROPERTIES RESOURCE_LOCK probes)
   endif()
 endforeach()
+
+# These look at every process of the machine, or at how fast things happen: no other test may run beside them.
+foreach(alone IN ITEMS e2e_attach_life e2e_attach_check e2e_attach)
+  if(TEST ${alone})
+    set_tests_properties(${alone} PROPERTIES RUN_SERIAL TRUE)
+  endif()
+endforeach()
