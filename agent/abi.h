@@ -15,6 +15,11 @@ struct rp_abi_ipc_event {
   char reserved[64];
 };
 
+/** CUipcMemHandle, cudaIpcMemHandle_t */
+struct rp_abi_ipc_memory {
+  char reserved[64];
+};
+
 /** ncclUniqueId */
 struct rp_abi_unique_id {
   char internal[128];
@@ -39,6 +44,8 @@ struct rp_abi_pointer {
 #define RP_ABI_SUCCESS 0
 #define RP_ABI_INVALID_VALUE 1 /**< cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE */
 #define RP_ABI_OUT_OF_MEMORY 2 /**< cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY */
+#define RP_ABI_OTHER_CONTEXT 201 /**< cudaErrorDeviceUninitialized, CUDA_ERROR_INVALID_CONTEXT */
+#define RP_ABI_MAP_FAILED 205    /**< cudaErrorMapBufferObjectFailed, CUDA_ERROR_MAP_FAILED */
 #define RP_ABI_NCCL_SYSTEM_ERROR 2
 #define RP_ABI_NCCL_IN_PROGRESS 7 /**< ncclInProgress: a non-blocking communicator goes on by itself */
 

@@ -84,6 +84,22 @@ bool rp_enforce_find(uint64_t address, struct rp_enforce_buffer *out);
 void rp_enforce_touch(uint64_t address);
 /** A range is about to be registered or exported (RP_POOL_FLAG_*). False: refuse. */
 bool rp_enforce_flag(uint64_t address, uint64_t bytes, uint32_t flag, uint32_t kind);
+
+#define RP_ENFORCE_HANDLE_BYTES 64 /**< of a cudaIpcMemHandle_t */
+enum rp_enforce_exported {
+  RP_ENFORCE_EXPORT_NOT_OURS = 0,
+  RP_ENFORCE_EXPORTED,
+  RP_ENFORCE_EXPORT_REFUSED, /**< ours, and no other process can have it; a warning says so */
+};
+/** Fills in a handle of ours for another process, where `address` is in a buffer of ours, which then keeps its
+ * memory for itself. Allocations of its size are the driver's own from then on. */
+enum rp_enforce_exported rp_enforce_export(uint64_t address, void *handle);
+/** False: the handle is the driver's. Else it is ours, of another process's rp_enforce_export, and *result is
+ * what the program is told. A context must be current. Also where nothing is enforced. */
+bool rp_enforce_import(const void *handle, uint64_t *address, int *result);
+/** The same for an address of rp_enforce_import. */
+bool rp_enforce_import_end(uint64_t address, int *result);
+
 /** The context, and all memory that came with it, is about to end; 0: the current one. */
 void rp_enforce_context_ends(uint64_t context);
 /** The same for the primary context of a device: about to end, or perhaps ended already. */

@@ -12,7 +12,7 @@
 /* ---- allocating ---- */
 
 bool rp_enforce_may_want(uint64_t bytes) {
-  return bytes >= rp__enforce.config.min_bytes;
+  return bytes >= rp__enforce.config.min_bytes && !rp__export_seen(bytes);
 }
 
 /* Whether receives come by here: only then may memory be left unbacked until one does. */
@@ -40,11 +40,16 @@ static struct rp__device *device_for(int ordinal, uint64_t bytes) {
   return rp__plan() && receives_are_gated(device) ? device : NULL;
 }
 
+/* Memory of the driver's virtual memory management belongs to no context, and does not end with one: only
+ * what is allocated in the primary context, of which there is one per device and of whose end we are told, may
+ * come from there. */
 bool rp_enforce_allocate(uint64_t bytes, uint64_t *address) {
   int ordinal = rp_driver_current_device();
   uint64_t context = rp_device_current_context();
+  bool primary = ordinal >= 0 && rp_device_is_primary(ordinal, context);
   if (ordinal < 0 || !rp__gate_enter()) return false;
-  struct rp__device *device = device_for(ordinal, bytes);
+  if (!primary && ordinal < RP_ENFORCE_DEVICES) rp__enforce.devices[ordinal].other_context = true;
+  struct rp__device *device = primary ? device_for(ordinal, bytes) : NULL;
   rp_status status = RP_ERROR_UNAVAILABLE;
   if (device) {
     rp__gate_act();
@@ -84,6 +89,7 @@ static rp_status wait_for_device(const struct rp__device *device) {
 /* Inside the gate. */
 static void free_now(struct rp__device *device, uint64_t address) {
   rp_agent_note_memory(RP_EVENT_FREE, address, 0, device->ordinal);
+  rp__export_end(address);
   rp__gate_act();
   (void)rp_guard_free(device->guard, address);
   rp__gate_acted();
@@ -177,6 +183,7 @@ bool rp_enforce_flag(uint64_t address, uint64_t bytes, uint32_t flag, uint32_t k
 
 /* Inside the gate. */
 static void release_all(struct rp__device *device, bool alive) {
+  rp__exports_end(device);
   rp__gate_act();
   rp_guard_release_all(device->guard);
   rp_agent_unlock();
@@ -204,8 +211,6 @@ void rp_enforce_context_ends(uint64_t context) {
   rp__gate_leave();
 }
 
-/* Which context is the primary one is not told: buffers of another context of the device are released too,
- * and so none is kept that is gone. */
 void rp_enforce_primary_ends(int ordinal, bool ended) {
   if (ordinal < 0 || ordinal >= RP_ENFORCE_DEVICES || (ended && rp_device_primary_alive(ordinal))) return;
   struct rp__device *device = &rp__enforce.devices[ordinal];

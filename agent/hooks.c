@@ -1,9 +1,11 @@
 /* The hook tables as one: scanning and counting. */
 #include "agent/hooks.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 
+#include "agent/abi.h"
 #include "agent/requests.h"
 #include "agent/state.h"
 
@@ -52,4 +54,37 @@ unsigned rp_hooks_callers(const char *name) {
 
 void rp_hook_look_for_modules(void) {
   if (rp_state_is_on()) rp_request_scan_and_wait();
+}
+
+/* ---- calls of the runtime's own ---- */
+
+void *rp_hook_sibling(void *function, const char *name) {
+  Dl_info info;
+  void *handle = dladdr(function, &info) && info.dli_fname
+                     ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
+                     : NULL;
+  void *found = handle ? dlsym(handle, name) : NULL;
+  if (handle) (void)dlclose(handle);
+  return found;
+}
+
+/* Freeing nothing is the documented way to ask for a context. */
+void rp_hook_make_context(void *function) {
+  if (rp_driver_current_device() >= 0) return;
+  int (*release)(void *) = (int (*)(void *))rp_hook_sibling(function, "cudaFree");
+  if (release) (void)release(NULL);
+}
+
+/* The runtime keeps its last error for itself: it is set by a call that fails in the same way. */
+int rp_hook_fail(const char *name, void *function, int result) {
+  int (*allocate)(void **, size_t) = NULL;
+  void *memory = NULL;
+  if (strncmp(name, "cuda", 4) == 0) allocate = (int (*)(void **, size_t))rp_hook_sibling(function, "cudaMalloc");
+  if (!allocate) return result;
+  uint8_t busy = rp_thread.busy;
+  rp_thread.busy = 1;
+  if (result == RP_ABI_OUT_OF_MEMORY) (void)allocate(&memory, SIZE_MAX / 2);
+  if (result == RP_ABI_INVALID_VALUE) (void)allocate(NULL, 1);
+  rp_thread.busy = busy;
+  return result;
 }

@@ -41,6 +41,15 @@ static inline uint64_t rp_hook_stream(const void *stream, int per_thread) {
   return per_thread ? RP_STREAM_PER_THREAD : RP_STREAM_LEGACY;
 }
 
+/** `name` of the copy of the runtime that `function` belongs to; NULL if it has none. Calls the loader. */
+void *rp_hook_sibling(void *function, const char *name);
+/** The runtime makes its context when it is first needed: sees to it that there is one. `function` is of the
+ * runtime. */
+void rp_hook_make_context(void *function);
+/** A call that is refused here: `result`, which where the function `name` is the runtime's is also its last
+ * error afterwards (RP_ABI_OUT_OF_MEMORY, RP_ABI_INVALID_VALUE). */
+int rp_hook_fail(const char *name, void *function, int result);
+
 /** An interposed call that is rare enough to look whether modules were loaded since the last scan. */
 void rp_hook_look_for_modules(void);
 

@@ -11,6 +11,14 @@ _Static_assert(offsetof(struct rp_abi_dim3, z) == offsetof(dim3, z), "dim3");
 _Static_assert(sizeof(struct rp_abi_ipc_event) == sizeof(cudaIpcEventHandle_t) &&
                    sizeof(struct rp_abi_ipc_event) == sizeof(CUipcEventHandle),
                "IPC event handles");
+_Static_assert(sizeof(struct rp_abi_ipc_memory) == sizeof(cudaIpcMemHandle_t) &&
+                   sizeof(struct rp_abi_ipc_memory) == sizeof(CUipcMemHandle),
+               "IPC memory handles");
+_Static_assert(RP_ABI_OTHER_CONTEXT == (int)cudaErrorDeviceUninitialized &&
+                   RP_ABI_OTHER_CONTEXT == (int)CUDA_ERROR_INVALID_CONTEXT &&
+                   RP_ABI_MAP_FAILED == (int)cudaErrorMapBufferObjectFailed &&
+                   RP_ABI_MAP_FAILED == (int)CUDA_ERROR_MAP_FAILED,
+               "errors of IPC");
 _Static_assert(CU_EVENT_RECORD_EXTERNAL == 1 && cudaEventRecordExternal == 1 && CU_EVENT_WAIT_EXTERNAL == 1 &&
                    cudaEventWaitExternal == 1 && CU_STREAM_NON_BLOCKING == 1 && cudaStreamNonBlocking == 1,
                "flags");
