@@ -35,7 +35,8 @@ static int listening = -1;                               /* lock, written once *
 static socklen_t name_of(uint64_t id, struct sockaddr_un *out) {
   memset(out, 0, sizeof *out);
   out->sun_family = AF_UNIX;
-  int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "recvpool-%016llx", (unsigned long long)id);
+  int length =
+      snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "recvpool-%016llx", (unsigned long long)id);
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
@@ -46,7 +47,8 @@ static bool random_word(uint64_t *out) {
 static bool same_user(int fd) {
   struct ucred peer;
   socklen_t size = sizeof peer;
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == geteuid() || peer.uid == 0);
 }
 
 static void wait_no_longer_than(int fd, time_t seconds) {

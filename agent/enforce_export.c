@@ -33,7 +33,8 @@ static struct exported *exports; /* core lock */
 
 /* ---- sizes ---- */
 
-/* Who exports one buffer exports the others of its size, and the other process may be without this library. */
+/* Who exports one buffer exports the others of its size, and the other process may be without this library.
+ */
 #define SIZES_MOST 32
 static _Atomic uint64_t sizes[SIZES_MOST];
 static _Atomic unsigned size_count; /* beyond the most: every size */
@@ -134,9 +135,10 @@ enum rp_enforce_exported rp_enforce_export(uint64_t address, void *handle) {
     return RP_ENFORCE_EXPORT_REFUSED;
   if (!buffer.backed) rp_enforce_touch(buffer.begin);
   if (!had && !make_handle(&buffer, &made)) {
-    rp_warn("memory of a pool cannot be exported to another process here: allocations of %llu bytes are left to "
-            "the driver from now on; a job that exports them needs --buffer-bytes with the size of the receives",
-            (unsigned long long)buffer.bytes);
+    rp_warn(
+        "memory of a pool cannot be exported to another process here: allocations of %llu bytes are left to "
+        "the driver from now on; a job that exports them needs --buffer-bytes with the size of the receives",
+        (unsigned long long)buffer.bytes);
     return RP_ENFORCE_EXPORT_REFUSED;
   }
   if (!had) (void)remember(buffer.begin, &made);

@@ -21,10 +21,10 @@ struct rp__device {
   struct rp_backend driver;        /**< of `memory`; called without the lock */
   uint64_t context;                /**< the primary one, that the buffers belong to; written while acting */
   bool tried;
-  bool planned;      /**< the guard has a plan */
+  bool planned;       /**< the guard has a plan */
   bool other_context; /**< a candidate was left to the driver, since its context is not the primary one */
-  uint32_t peers;    /**< bits: devices that may read this one's memory */
-  char refused[256]; /**< why not, "word: sentence" */
+  uint32_t peers;     /**< bits: devices that may read this one's memory */
+  char refused[256];  /**< why not, "word: sentence" */
 };
 
 /** What is known from the start on; constant afterwards. */
@@ -78,6 +78,10 @@ struct rp__device *rp__device_get(int ordinal);
 struct rp__device *rp__device_of(uint64_t address);
 /** Notes why a device, or with NULL the process, does not enforce. Kept: the first reason. */
 void rp__refuse(struct rp__device *device, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Under the lock, from callbacks too: the driver is about to be given an address to free, by a call that is
+ * not interposed. */
+void rp__freed_elsewhere(uint64_t address);
 
 /* ---- other processes ---- */
 

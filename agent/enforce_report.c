@@ -44,9 +44,9 @@ bool rp_enforce_active(uint64_t *steps) {
   return active;
 }
 
-static const char other_context[] =
-    "other_context: the program allocates in a context of its own making; only memory of the device's primary "
-    "context, the one that the CUDA runtime uses, is shared";
+static const char other_context[] = "other_context: the program allocates in a context of its own making; "
+                                    "only memory of the device's primary "
+                                    "context, the one that the CUDA runtime uses, is shared";
 
 /* Inside the gate. */
 static rp_status collect_device(const struct rp__device *device, struct rp_enforce_device *out) {

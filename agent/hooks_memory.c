@@ -36,6 +36,33 @@ static bool asks(void) {
   return rp_enforce_on() && rp_call_is_programs(RP_CALL_ALLOC);
 }
 
+/* ---- pools: whose calls they are ---- */
+
+static int (*_Atomic real_cudaMalloc)(void **, size_t);
+static int (*_Atomic real_cudaFree)(void *);
+static int (*_Atomic real_cuMemAlloc_v2)(uint64_t *, size_t);
+static int (*_Atomic real_cuMemFree_v2)(uint64_t);
+
+static bool usurped(void *function, const char *name, const char *library) {
+  const char *by = rp_hook_usurper(function, name, library);
+  if (by) rp_enforce_stand_aside(name, by);
+  return by != NULL;
+}
+
+/* Somebody may stand between the program and the library, and count what is allocated: then he must see all
+ * of it, and nothing is pooled. Looked at again whenever modules were loaded. */
+static bool between(bool runtime) {
+  static _Atomic uint64_t looked[2]; /* one more than the number of changes */
+  uint64_t now = rp_interpose_module_changes() + 1;
+  if (atomic_load_explicit(&looked[runtime], memory_order_relaxed) == now) return false;
+  bool found = runtime ? usurped((void *)real_cudaMalloc, "cudaMalloc", "libcudart.so") ||
+                             usurped((void *)real_cudaFree, "cudaFree", "libcudart.so")
+                       : usurped((void *)real_cuMemAlloc_v2, "cuMemAlloc_v2", "libcuda.so") ||
+                             usurped((void *)real_cuMemFree_v2, "cuMemFree_v2", "libcuda.so");
+  if (!found) atomic_store_explicit(&looked[runtime], now, memory_order_relaxed);
+  return found;
+}
+
 /* ---- pools: allocating ---- */
 
 /* True: *out is memory of a pool. `runtime` is cudaMalloc itself, NULL for the driver's call. */
@@ -44,8 +71,9 @@ static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
   bool taken = false;
   if (asks() && out && rp_enforce_may_want(bytes)) {
     if (tells) rp_hook_look_for_modules();
+    rp_enforce_free_late();
     if (runtime) rp_hook_make_context(runtime);
-    taken = rp_enforce_allocate(bytes, out);
+    taken = !between(runtime != NULL) && rp_enforce_allocate(bytes, out);
     if (taken && tells) rp_request_driver_initialised(); /* without CUPTI nobody else says so */
   }
   rp_cost_end(started);
@@ -71,11 +99,12 @@ static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
 
 /* ---- pools: freeing ---- */
 
-/* What is to be done about a free. Of what was a pool's and is freed twice the driver knows nothing: it answers,
- * and the runtime keeps the error, as without us. */
+/* What is to be done about a free. Of what was a pool's and is freed twice the driver knows nothing: it
+ * answers, and the runtime keeps the error, as without us. */
 static enum rp_enforce_freed to_pool(uint64_t address, uint64_t stream) {
   if (!address || !asks()) return RP_ENFORCE_NOT_OURS;
   uint64_t started = rp_cost_begin();
+  rp_enforce_free_late();
   enum rp_enforce_freed freed = rp_enforce_free(address, stream);
   rp_cost_end(started);
   return freed;

@@ -42,7 +42,14 @@ RP_HOOK(int, cudaPointerGetAttributes, (struct rp_abi_pointer * out, const void 
 
 /* ---- the driver's questions ---- */
 
-/* Our own numbers over the driver's. What tells regions apart must not be that of the sibling. */
+/* What tells allocations apart must not be the same for buffers with the same memory, and must not be that of
+ * the sibling; it becomes another one when other memory comes to lie behind the buffer. */
+static uint64_t own_id(const struct rp_enforce_buffer *buffer, uint64_t id) {
+  uint64_t number = buffer->backed ? id & ((UINT64_C(1) << 27) - 1) : 0;
+  return UINT64_C(1) << 63 | buffer->begin >> 12 << 27 | number;
+}
+
+/* Our own numbers over the driver's. */
 static void correct(unsigned attribute, uint64_t address, const struct rp_enforce_buffer *buffer,
                     void *data) {
   uint64_t *word = data;
@@ -57,6 +64,7 @@ static void correct(unsigned attribute, uint64_t address, const struct rp_enforc
     *word = buffer->begin;
     break;
   case RP_ABI_POINTER_RANGE_SIZE:
+  case RP_ABI_POINTER_MAPPING_SIZE:
     *word = buffer->bytes;
     break;
   case RP_ABI_POINTER_MAPPING_BASE:
@@ -64,7 +72,7 @@ static void correct(unsigned attribute, uint64_t address, const struct rp_enforc
     break;
   case RP_ABI_POINTER_BUFFER_ID:
   case RP_ABI_POINTER_BLOCK_ID:
-    if (!buffer->backed) *word = UINT64_C(1) << 62 | buffer->begin;
+    *word = own_id(buffer, *word);
     break;
   default:
     break;
@@ -170,14 +178,12 @@ EXPORT(cuMemGetHandleForAddressRange,
        (handle, address, bytes, type, flags), address, bytes)
 
 const struct rp_hook rp_hooks_pointers[] = {
-    RP_HOOK_ENTRY(cudaPointerGetAttributes),    RP_HOOK_ENTRY(cuPointerGetAttribute),
-    RP_HOOK_ENTRY(cuPointerGetAttributes),      RP_HOOK_ENTRY(cuMemGetAddressRange_v2),
-    RP_HOOK_ENTRY(cudaIpcGetMemHandle),         RP_HOOK_ENTRY(cuIpcGetMemHandle),
-    RP_HOOK_ENTRY(cudaIpcOpenMemHandle),
-    RP_HOOK_ENTRY(cuIpcOpenMemHandle),
-    RP_HOOK_ENTRY(cuIpcOpenMemHandle_v2),
-    RP_HOOK_ENTRY(cudaIpcCloseMemHandle),
-    RP_HOOK_ENTRY(cuIpcCloseMemHandle),
-    RP_HOOK_ENTRY(cuMemRetainAllocationHandle), RP_HOOK_ENTRY(cuMemGetHandleForAddressRange),
+    RP_HOOK_ENTRY(cudaPointerGetAttributes),      RP_HOOK_ENTRY(cuPointerGetAttribute),
+    RP_HOOK_ENTRY(cuPointerGetAttributes),        RP_HOOK_ENTRY(cuMemGetAddressRange_v2),
+    RP_HOOK_ENTRY(cudaIpcGetMemHandle),           RP_HOOK_ENTRY(cuIpcGetMemHandle),
+    RP_HOOK_ENTRY(cudaIpcOpenMemHandle),          RP_HOOK_ENTRY(cuIpcOpenMemHandle),
+    RP_HOOK_ENTRY(cuIpcOpenMemHandle_v2),         RP_HOOK_ENTRY(cudaIpcCloseMemHandle),
+    RP_HOOK_ENTRY(cuIpcCloseMemHandle),           RP_HOOK_ENTRY(cuMemRetainAllocationHandle),
+    RP_HOOK_ENTRY(cuMemGetHandleForAddressRange),
 };
 const size_t rp_hooks_pointers_count = sizeof rp_hooks_pointers / sizeof rp_hooks_pointers[0];

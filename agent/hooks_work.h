@@ -31,6 +31,9 @@ void rp__work_begin(struct rp_hook_work *call, const struct rp_cuda_work *order)
 /** It was made, or refused. */
 void rp__work_end(struct rp_hook_work *call, bool succeeded);
 
+/** The call is a copy or a memset; `waits`: of the synchronous family, with both addresses. */
+void rp__take_op(struct rp_hook_work *call, const struct rp_cuda_op *op, bool waits);
+
 /** Whether anything has to be done about the call. */
 static inline bool rp_hook_work_begin(struct rp_hook_work *call) {
   bool on = rp_call_begin(RP_CALL_WORK);

@@ -8,6 +8,13 @@
 
 _Static_assert(sizeof(struct rp_abi_dim3) == sizeof(dim3), "dim3");
 _Static_assert(offsetof(struct rp_abi_dim3, z) == offsetof(dim3, z), "dim3");
+_Static_assert(sizeof(struct rp_abi_pitched) == sizeof(struct cudaPitchedPtr) &&
+                   offsetof(struct rp_abi_pitched, pitch) == offsetof(struct cudaPitchedPtr, pitch) &&
+                   offsetof(struct rp_abi_pitched, rows) == offsetof(struct cudaPitchedPtr, ysize),
+               "cudaPitchedPtr");
+_Static_assert(sizeof(struct rp_abi_extent) == sizeof(struct cudaExtent) &&
+                   offsetof(struct rp_abi_extent, depth) == offsetof(struct cudaExtent, depth),
+               "cudaExtent");
 _Static_assert(sizeof(struct rp_abi_ipc_event) == sizeof(cudaIpcEventHandle_t) &&
                    sizeof(struct rp_abi_ipc_event) == sizeof(CUipcEventHandle),
                "IPC event handles");
@@ -36,6 +43,7 @@ _Static_assert(RP_ABI_POINTER_CONTEXT == CU_POINTER_ATTRIBUTE_CONTEXT &&
                    RP_ABI_POINTER_BUFFER_ID == CU_POINTER_ATTRIBUTE_BUFFER_ID &&
                    RP_ABI_POINTER_RANGE_START == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR &&
                    RP_ABI_POINTER_RANGE_SIZE == CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
+                   RP_ABI_POINTER_MAPPING_SIZE == CU_POINTER_ATTRIBUTE_MAPPING_SIZE &&
                    RP_ABI_POINTER_MAPPING_BASE == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR &&
                    RP_ABI_POINTER_BLOCK_ID == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
                "CUpointer_attribute");

@@ -51,8 +51,9 @@ const char *rp_device_memory_error(void);
 /** A descriptor, the caller's, of the memory that is mapped at `address`. RP_ERROR_UNAVAILABLE: it is not
  * mapped, or the driver gives none. */
 rp_status rp_device_memory_export(uint64_t address, int *fd);
-/** Maps another process's memory, for the current device, whole; `fetch(from)` gets its descriptor, or -1. What
- * was imported under that name already is given again. RP_ERROR_UNAVAILABLE, RP_ERROR_NO_MEMORY. Thread-safe. */
+/** Maps another process's memory, for the current device, whole; `fetch(from)` gets its descriptor, or -1.
+ * What was imported under that name already is given again. RP_ERROR_UNAVAILABLE, RP_ERROR_NO_MEMORY.
+ * Thread-safe. */
 rp_status rp_device_memory_import(const uint64_t name[2], int (*fetch)(const void *from), const void *from,
                                   uint64_t bytes, uint64_t *address);
 /** Once for each import. The last one waits for the current context, and takes the mapping away.

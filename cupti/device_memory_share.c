@@ -25,8 +25,7 @@ static rp_status export_mapping(const struct rp__device_driver *driver, uint64_t
   int made = -1;
   rp_status status = RP__DEVICE_CALL(driver, mem_retain, &handle, (void *)(uintptr_t)address);
   if (status) return status;
-  status =
-      RP__DEVICE_CALL(driver, mem_export, &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  status = RP__DEVICE_CALL(driver, mem_export, &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   (void)RP__DEVICE_CALL(driver, mem_release, handle);
   if (status == RP_OK) *fd = made;
   return status;

@@ -209,6 +209,269 @@ static void contexts(void) {
   finish();
 }
 
+/* ---- first touches, each by another call ---- */
+
+static unsigned char *host;
+
+static void touch_3d(void *buffer) {
+  struct cudaMemcpy3DParms copy = {.srcPtr = make_cudaPitchedPtr(host, 4096, 4096, BYTES / 4096),
+                                   .dstPtr = make_cudaPitchedPtr(buffer, 4096, 4096, BYTES / 4096),
+                                   .extent = make_cudaExtent(4096, BYTES / 4096, 1),
+                                   .kind = cudaMemcpyHostToDevice};
+  CHECK(cudaMemcpy3D(&copy));
+}
+
+static void touch_3d_async(void *buffer) {
+  struct cudaMemcpy3DParms copy = {.srcPtr = make_cudaPitchedPtr(host, 4096, 4096, BYTES / 4096),
+                                   .dstPtr = make_cudaPitchedPtr(buffer, 4096, 4096, BYTES / 4096),
+                                   .extent = make_cudaExtent(4096, BYTES / 4096, 1),
+                                   .kind = cudaMemcpyHostToDevice};
+  CHECK(cudaMemcpy3DAsync(&copy, stream));
+}
+
+static void touch_3d_peer(void *buffer) {
+  struct cudaMemcpy3DPeerParms copy = {.srcPtr = make_cudaPitchedPtr(from, BYTES, BYTES, 1),
+                                       .dstPtr = make_cudaPitchedPtr(buffer, BYTES, BYTES, 1),
+                                       .extent = make_cudaExtent(BYTES, 1, 1)};
+  CHECK(cudaMemcpy3DPeer(&copy));
+}
+
+static void touch_driver_3d(void *buffer) {
+  CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                        .srcHost = host,
+                        .srcPitch = BYTES,
+                        .srcHeight = 1,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = (CUdeviceptr)buffer,
+                        .dstPitch = BYTES,
+                        .dstHeight = 1,
+                        .WidthInBytes = BYTES,
+                        .Height = 1,
+                        .Depth = 1};
+  CHECK(cuMemcpy3D(&copy));
+}
+
+static void touch_driver_2d(void *buffer) {
+  CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                        .srcHost = host,
+                        .srcPitch = 4096,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = (CUdeviceptr)buffer,
+                        .dstPitch = 4096,
+                        .WidthInBytes = 4096,
+                        .Height = BYTES / 4096};
+  CHECK(cuMemcpy2DAsync(&copy, stream));
+}
+
+static void touch_peer(void *buffer) {
+  CUcontext context;
+  CHECK(cuCtxGetCurrent(&context));
+  CHECK(cuMemcpyPeer((CUdeviceptr)buffer, context, (CUdeviceptr)from, context, BYTES));
+}
+
+static void touch_peer_async(void *buffer) {
+  CUcontext context;
+  CHECK(cuCtxGetCurrent(&context));
+  CHECK(cuMemcpyPeerAsync((CUdeviceptr)buffer, context, (CUdeviceptr)from, context, BYTES, stream));
+}
+
+static void touch_runtime_peer(void *buffer) {
+  CHECK(cudaMemcpyPeer(buffer, 0, from, 0, BYTES));
+}
+
+static void touch_2d_set(void *buffer) {
+  CHECK(cudaMemset2DAsync(buffer, 4096, 9, 4096, BYTES / 4096, stream));
+}
+
+static void touch_driver_2d_set(void *buffer) {
+  CHECK(cuMemsetD2D32((CUdeviceptr)buffer, 4096, 0x09090909, 1024, BYTES / 4096));
+}
+
+static void touch_value(void *buffer) {
+  CHECK(cuStreamWriteValue32(stream, (CUdeviceptr)buffer + BYTES - 4, 0x09090909, 0));
+}
+
+static void touch_wait(void *buffer) {
+  CHECK(cuStreamWaitValue32(stream, (CUdeviceptr)buffer, 0, CU_STREAM_WAIT_VALUE_GEQ));
+  CHECK(cudaMemsetAsync(buffer, 9, BYTES, stream));
+}
+
+static void touch_batch(void *buffer) {
+  CUdeviceptr to[2] = {(CUdeviceptr)buffer, (CUdeviceptr)buffer + BYTES / 2};
+  CUdeviceptr source[2] = {(CUdeviceptr)from, (CUdeviceptr)from};
+  size_t bytes[2] = {BYTES / 2, BYTES / 2}, first = 0;
+  CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+#if CUDA_VERSION >= 13000
+  CHECK(cuMemcpyBatchAsync(to, source, bytes, 2, &attributes, &first, 1, stream));
+#else
+  size_t failed;
+  CHECK(cuMemcpyBatchAsync(to, source, bytes, 2, &attributes, &first, 1, &failed, stream));
+#endif
+}
+
+/* Found by name, from the driver and from the runtime. */
+static void touch_by_driver_name(void *buffer) {
+  CUresult (*set)(CUdeviceptr, unsigned char, size_t) = NULL;
+  CUdriverProcAddressQueryResult found;
+  CHECK(cuGetProcAddress("cuMemsetD8", (void **)&set, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &found));
+  CHECK(set((CUdeviceptr)buffer, 9, BYTES));
+}
+
+static void touch_by_runtime_name(void *buffer) {
+  CUresult (*set)(CUdeviceptr, unsigned char, size_t, CUstream) = NULL;
+  enum cudaDriverEntryPointQueryResult found;
+  CHECK(cudaGetDriverEntryPointByVersion("cuMemsetD8Async", (void **)&set, 12000,
+                                         cudaEnablePerThreadDefaultStream, &found));
+  CHECK(set((CUdeviceptr)buffer, 9, BYTES, stream));
+}
+
+static const struct touch {
+  const char *name;
+  void (*touch)(void *buffer);
+} touches[] = {
+    {"cudaMemcpy3D", touch_3d},
+    {"cudaMemcpy3DAsync", touch_3d_async},
+    {"cudaMemcpy3DPeer", touch_3d_peer},
+    {"cuMemcpy3D", touch_driver_3d},
+    {"cuMemcpy2DAsync", touch_driver_2d},
+    {"cuMemcpyPeer", touch_peer},
+    {"cuMemcpyPeerAsync", touch_peer_async},
+    {"cudaMemcpyPeer", touch_runtime_peer},
+    {"cudaMemset2DAsync", touch_2d_set},
+    {"cuMemsetD2D32", touch_driver_2d_set},
+    {"cuStreamWriteValue32", touch_value},
+    {"cuStreamWaitValue32", touch_wait},
+    {"cuMemcpyBatchAsync", touch_batch},
+    {"cuGetProcAddress", touch_by_driver_name},
+    {"cudaGetDriverEntryPointByVersion", touch_by_runtime_name},
+};
+
+/* All buffers are allocated, then used by that call before anything else, then received into. */
+static void touch(const struct touch *by) {
+  host = malloc(BYTES);
+  if (!host) exit(3);
+  memset(host, 9, BYTES);
+  allocate_all();
+  start();
+  CHECK(cudaMemset(from, 9, BYTES));
+  for (int i = 0; i < BUFFERS; i++) {
+    by->touch(buffers[i]);
+    printf("%d ", last_byte(buffers[i]));
+  }
+  printf("\n");
+  train(4);
+  by->touch(buffers[5]);
+  printf("%d\n", last_byte(buffers[5]));
+  train(2);
+  finish();
+  free(host);
+}
+
+/* ---- allocating and freeing by entry points ---- */
+
+static void by_name(void) {
+  CUresult (*allocate)(CUdeviceptr *, size_t) = NULL, (*release)(CUdeviceptr) = NULL;
+  CUdriverProcAddressQueryResult found;
+  allocate_all();
+  start();
+  train(4);
+  CHECK(cuGetProcAddress("cuMemFree", (void **)&release, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &found));
+  CHECK(cuGetProcAddress("cuMemAlloc", (void **)&allocate, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &found));
+  for (int i = 0; i < BUFFERS; i++)
+    CHECK(release((CUdeviceptr)buffers[i]));
+  for (int i = 0; i < BUFFERS; i++)
+    CHECK(allocate((CUdeviceptr *)&buffers[i], BYTES));
+  train(4);
+  finish();
+}
+
+/* By a call that nothing can be put in front of: it may fail, but the memory comes back. */
+static void by_dlsym(void) {
+  int (*release)(void *) = (int (*)(void *))dlsym(RTLD_DEFAULT, "cudaFree");
+  allocate_all();
+  start();
+  train(4);
+  for (int i = 0; i < BUFFERS; i++)
+    (void)release(buffers[i]);
+  allocate_all();
+  for (int i = 0; i < BUFFERS; i++)
+    CHECK(release(buffers[i]));
+  CHECK(cudaFree(from));
+  printf("left %llu\n", (unsigned long long)rpsim_physical_bytes(0) >> 21);
+}
+
+/* ---- groups that are not launched ---- */
+
+static void simulated_group(void) {
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  allocate_all();
+  start();
+  train(1);
+  CHECK(ncclGroupStart());
+  CHECK(ncclSend(from, BYTES, ncclUint8, 0, comm, stream));
+  CHECK(ncclRecv(buffers[0], BYTES, ncclUint8, 0, comm, stream));
+  CHECK(ncclGroupSimulateEnd(&info));
+  train(6);
+  finish();
+}
+
+/* ---- errors ---- */
+
+static void errors(void) {
+  void *memory = NULL;
+  allocate_all();
+  start();
+  train(4);
+  printf("%d %d ", cudaGetLastError(), cudaMalloc(&memory, (size_t)1 << 50));
+  printf("last %d then %d\n", cudaGetLastError(), cudaGetLastError());
+  CHECK(cudaFree(buffers[3]));
+  printf("again %d ", cudaFree(buffers[3]));
+  printf("last %d then %d\n", cudaGetLastError(), cudaGetLastError());
+  printf("null %d last %d\n", cudaMalloc(NULL, BYTES), cudaGetLastError());
+  printf("odd %d last %d\n", cudaFree((char *)buffers[4] + 64), cudaGetLastError());
+  CHECK(cudaMalloc(&buffers[3], BYTES));
+  train(2);
+  finish();
+}
+
+/* ---- attributes ---- */
+
+/* Every number that is the same for memory of cudaMalloc; ids have to differ and nothing else is said of
+ * them. */
+static void attributes(void) {
+  static const CUpointer_attribute same[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+      CU_POINTER_ATTRIBUTE_IS_MANAGED,     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+      CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_MAPPED,
+      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+      CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+  };
+  allocate_all();
+  start();
+  for (int round = 0; round < 2; round++) {
+    uint64_t ids[BUFFERS], equal = 0;
+    for (int i = 0; i < BUFFERS; i++) {
+      CUdeviceptr begin = 0, mapping = 0;
+      for (size_t a = 0; a < sizeof same / sizeof same[0]; a++) {
+        uint64_t value = 0;
+        int error = (int)cuPointerGetAttribute(&value, same[a], (CUdeviceptr)buffers[i] + 4096);
+        printf("%d:%d:%llu ", (int)same[a], error, (unsigned long long)value);
+      }
+      CHECK(
+          cuPointerGetAttribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, (CUdeviceptr)buffers[i] + 8));
+      CHECK(cuPointerGetAttribute(&mapping, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                                  (CUdeviceptr)buffers[i] + 8));
+      CHECK(cuPointerGetAttribute(&ids[i], CU_POINTER_ATTRIBUTE_BUFFER_ID, (CUdeviceptr)buffers[i]));
+      printf("begin %d mapping %d\n", begin == (CUdeviceptr)buffers[i], mapping == (CUdeviceptr)buffers[i]);
+      for (int j = 0; j < i; j++)
+        equal += ids[j] == ids[i];
+    }
+    printf("equal ids %llu\n", (unsigned long long)equal);
+    train(4);
+  }
+  finish();
+}
+
 /* ---- modes ---- */
 
 int main(int argc, char **argv) {
@@ -221,11 +484,22 @@ int main(int argc, char **argv) {
       {"export_late", export_late},
       {"export_learned", export_learned},
       {"contexts", contexts},
+      {"by_name", by_name},
+      {"by_dlsym", by_dlsym},
+      {"simulated_group", simulated_group},
+      {"errors", errors},
+      {"attributes", attributes},
   };
   program = argv[0];
   for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
     if (strcmp(argv[1], modes[i].name) == 0) {
       modes[i].run();
+      printf("done\n");
+      return 0;
+    }
+  for (size_t i = 0; argc == 2 && i < sizeof touches / sizeof touches[0]; i++)
+    if (strcmp(argv[1], touches[i].name) == 0) {
+      touch(&touches[i]);
       printf("done\n");
       return 0;
     }
