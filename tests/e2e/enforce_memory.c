@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,6 +32,7 @@ static ncclComm_t comm;
 static cudaStream_t stream;
 static char *from;
 
+/* The first of them comes before anything is hooked, and so from the driver. */
 static void allocate_all(void) {
   for (int i = 0; i < BUFFERS; i++)
     CHECK(cudaMalloc(&buffers[i], BYTES));
@@ -402,16 +404,31 @@ static void by_dlsym(void) {
 
 /* ---- groups that are not launched ---- */
 
-static void simulated_group(void) {
+static pthread_barrier_t meeting;
+
+static void *simulate(void *unused) {
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  CHECK(ncclGroupStart());
+  CHECK(ncclSend(from, BYTES, ncclUint8, 0, comm, stream));
+  CHECK(ncclRecv(buffers[3], BYTES, ncclUint8, 0, comm, stream));
+  CHECK(ncclGroupSimulateEnd(&info));
+  (void)pthread_barrier_wait(&meeting);
+  (void)pthread_barrier_wait(&meeting);
+  return unused;
+}
+
+/* By a thread that does nothing else: nobody may wait for its calls to be made. */
+static void simulated_group(void) {
+  pthread_t thread;
   allocate_all();
   start();
   train(1);
-  CHECK(ncclGroupStart());
-  CHECK(ncclSend(from, BYTES, ncclUint8, 0, comm, stream));
-  CHECK(ncclRecv(buffers[0], BYTES, ncclUint8, 0, comm, stream));
-  CHECK(ncclGroupSimulateEnd(&info));
+  (void)pthread_barrier_init(&meeting, NULL, 2);
+  CHECK(pthread_create(&thread, NULL, simulate, NULL));
+  (void)pthread_barrier_wait(&meeting);
   train(6);
+  (void)pthread_barrier_wait(&meeting);
+  CHECK(pthread_join(thread, NULL));
   finish();
 }
 
