@@ -26,7 +26,8 @@ static void join(void) {
       {rp_hooks_memory, rp_hooks_memory_count},   {rp_hooks_pointers, rp_hooks_pointers_count},
       {rp_hooks_context, rp_hooks_context_count}, {rp_hooks_work, rp_hooks_work_count},
       {rp_hooks_copies, rp_hooks_copies_count},   {rp_hooks_shapes, rp_hooks_shapes_count},
-      {rp_hooks_entry, rp_hooks_entry_count},     {rp_hooks_order, rp_hooks_order_count},
+      {rp_hooks_graphs, rp_hooks_graphs_count},   {rp_hooks_entry, rp_hooks_entry_count},
+      {rp_hooks_order, rp_hooks_order_count},
   };
   for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
     for (size_t j = 0; j < tables[i].count && all_count < HOOKS_MAX; j++)

@@ -26,10 +26,10 @@ void *rp_hooks_hand_out(const char *name, void *found);
 
 extern const struct rp_hook rp_hooks_nccl[], rp_hooks_collectives[], rp_hooks_memory[], rp_hooks_pointers[],
     rp_hooks_context[], rp_hooks_work[], rp_hooks_copies[], rp_hooks_shapes[], rp_hooks_entry[],
-    rp_hooks_order[];
+    rp_hooks_graphs[], rp_hooks_order[];
 extern const size_t rp_hooks_nccl_count, rp_hooks_collectives_count, rp_hooks_memory_count,
     rp_hooks_pointers_count, rp_hooks_context_count, rp_hooks_work_count, rp_hooks_copies_count,
-    rp_hooks_shapes_count, rp_hooks_entry_count, rp_hooks_order_count;
+    rp_hooks_shapes_count, rp_hooks_entry_count, rp_hooks_graphs_count, rp_hooks_order_count;
 
 /** Defines `real_NAME` and the head of `hook_NAME`. The pointer is atomic: a scan on another thread may set
  * it just before a slot leads here for the first time. */

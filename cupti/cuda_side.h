@@ -261,6 +261,30 @@ bool rp_shape_copy_3d_batch(const void *list, size_t index, struct rp_cuda_op *o
 /** What an operation of cuStreamBatchMemOp writes (RP_EVENT_MEMSET) or reads; false: neither. */
 bool rp_shape_memory_op(const void *list, size_t index, struct rp_cuda_op *out);
 
+/* ---- nodes of graphs ---- */
+
+/** What the parameters of a node name: a kernel, a copy or a memset, or words. */
+struct rp_node_use {
+  struct rp_cuda_launch launch; /**< function 0: no kernel */
+  bool by_symbol;               /**< the function is a host symbol of the runtime */
+  struct rp_cuda_op op;
+  const void *words; /**< for rp_shape_memory_op */
+  size_t word_count;
+};
+
+/** CUgraphNodeParams; CUDA_KERNEL_NODE_PARAMS (`has_kernel`: not of its first version), MEMSET, MEMCPY3D,
+ * BATCH_MEM_OP. False: there is nothing. */
+bool rp_node_driver(const void *params, struct rp_node_use *out);
+bool rp_node_driver_kernel(const void *params, bool has_kernel, struct rp_node_use *out);
+bool rp_node_driver_memset(const void *params, struct rp_node_use *out);
+bool rp_node_driver_copy(const void *params, struct rp_node_use *out);
+bool rp_node_driver_words(const void *params, struct rp_node_use *out);
+/** cudaGraphNodeParams; cudaKernelNodeParams, cudaMemsetParams, cudaMemcpy3DParms. */
+bool rp_node_runtime(const void *params, struct rp_node_use *out);
+bool rp_node_runtime_kernel(const void *params, struct rp_node_use *out);
+bool rp_node_runtime_memset(const void *params, struct rp_node_use *out);
+bool rp_node_runtime_copy(const void *params, struct rp_node_use *out);
+
 /* ---- CUPTI ---- */
 
 /** Finds libcupti, subscribes and enables the callbacks that recvpool needs. `runtime_path` is the mapped

@@ -489,6 +489,130 @@ static void attributes(void) {
   finish();
 }
 
+/* ---- graphs that are built by hand ---- */
+
+static CUcontext current(void) {
+  CUcontext context = NULL;
+  CHECK(cuCtxGetCurrent(&context));
+  return context;
+}
+
+static char *collected;
+
+/* Copies the last byte of the buffer to its place among the collected ones. */
+static void add_copy(CUgraph graph, int i) {
+  CUgraphNode node;
+  CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .srcDevice = (CUdeviceptr)buffers[i] + BYTES - 1,
+                        .srcPitch = 1,
+                        .srcHeight = 1,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = (CUdeviceptr)collected + (size_t)i,
+                        .dstPitch = 1,
+                        .dstHeight = 1,
+                        .WidthInBytes = 1,
+                        .Height = 1,
+                        .Depth = 1};
+  CHECK(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &copy, current()));
+}
+
+static void last_byte_kernel(void *const *params, const struct rpsim_dims *dims) {
+  (void)dims;
+  const char *buffer = *(const char **)params[0];
+  char *to = *(char **)params[1];
+  *to = buffer[BYTES - 1];
+}
+static const struct rpsim_param kernel_params[] = {{0, 8}, {8, 8}};
+static const struct rpsim_kernel kernels[] = {{"_Z4lastPKcPc", last_byte_kernel, 2, kernel_params}};
+
+static void add_kernel(CUgraph graph, int i) {
+  static CUfunction function;
+  CUmodule module;
+  CUgraphNode node;
+  void *to = collected + i, *params[] = {&buffers[i], &to};
+  if (!function) {
+    CHECK(rpsim_register_kernels(kernels, 1));
+    CHECK(cuModuleLoadData(&module, "image"));
+    CHECK(cuModuleGetFunction(&function, module, "_Z4lastPKcPc"));
+  }
+  CUDA_KERNEL_NODE_PARAMS launch = {.func = function,
+                                    .gridDimX = 1,
+                                    .gridDimY = 1,
+                                    .gridDimZ = 1,
+                                    .blockDimX = 1,
+                                    .blockDimY = 1,
+                                    .blockDimZ = 1,
+                                    .kernelParams = params};
+  CHECK(cuGraphAddKernelNode(&node, graph, NULL, 0, &launch));
+}
+
+/* Each step receives into every buffer and reads it at once; the graph reads all of them again at the end. */
+static void read_by_graph(void (*add)(CUgraph graph, int i), int built_at) {
+  CUgraph graph = NULL;
+  CUgraphExec ready = NULL;
+  unsigned char bytes[BUFFERS];
+  allocate_all();
+  start();
+  CHECK(cudaMalloc((void **)&collected, 4096));
+  for (int i = 0; i < 8; i++) {
+    if (i == built_at) {
+      CHECK(cuGraphCreate(&graph, 0));
+      for (int j = 0; j < BUFFERS; j++)
+        add(graph, j);
+      CHECK(cuGraphInstantiate(&ready, graph, 0));
+    }
+    step(i * 10 + 1);
+    if (!ready) continue;
+    CHECK(cuGraphLaunch(ready, stream));
+    CHECK(cudaMemcpyAsync(bytes, collected, sizeof bytes, cudaMemcpyDeviceToHost, stream));
+    CHECK(cudaStreamSynchronize(stream));
+    for (int j = 0; j < BUFFERS; j++)
+      printf("%d ", bytes[j]);
+    printf("by the graph\n");
+  }
+  CHECK(cudaFree(collected));
+  finish();
+}
+
+static void graph_copy_first(void) {
+  read_by_graph(add_copy, 0);
+}
+
+static void graph_copy_late(void) {
+  read_by_graph(add_copy, 5);
+}
+
+static void graph_kernel_first(void) {
+  read_by_graph(add_kernel, 0);
+}
+
+static void graph_kernel_late(void) {
+  read_by_graph(add_kernel, 5);
+}
+
+/* A graph writes one buffer while others are received into. */
+static void graph_set(void) {
+  CUgraph graph = NULL;
+  CUgraphExec ready = NULL;
+  cudaGraphNode_t node;
+  allocate_all();
+  start();
+  struct cudaMemsetParams set = {
+      .dst = buffers[2], .value = 77, .elementSize = 1, .width = BYTES, .height = 1};
+  CHECK(cuGraphCreate(&graph, 0));
+  CHECK(cudaGraphAddMemsetNode(&node, graph, NULL, 0, &set));
+  CHECK(cuGraphInstantiate(&ready, graph, 0));
+  for (int i = 0; i < 8; i++) {
+    for (int j = 0; j < BUFFERS; j++) {
+      receive(buffers[j], i * 10 + j);
+      if (j > 2 && i > 3) CHECK(cuGraphLaunch(ready, stream));
+      printf("%d ", last_byte(buffers[j]));
+    }
+    printf("and %d\n", last_byte(buffers[2]));
+  }
+  finish();
+}
+
 /* ---- modes ---- */
 
 int main(int argc, char **argv) {
@@ -506,6 +630,11 @@ int main(int argc, char **argv) {
       {"simulated_group", simulated_group},
       {"errors", errors},
       {"attributes", attributes},
+      {"graph_copy_first", graph_copy_first},
+      {"graph_copy_late", graph_copy_late},
+      {"graph_kernel_first", graph_kernel_first},
+      {"graph_kernel_late", graph_kernel_late},
+      {"graph_set", graph_set},
   };
   program = argv[0];
   for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
