@@ -402,6 +402,19 @@ static void by_dlsym(void) {
   printf("left %llu\n", (unsigned long long)rpsim_physical_bytes(0) >> 21);
 }
 
+/* What a library between the program and the runtime has seen, where there is one. */
+static void tracked(void) {
+  int (*live)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "memory_tracker_live");
+  int (*unknown)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "memory_tracker_unknown");
+  if (!live || !unknown) exit(2);
+  allocate_all();
+  start();
+  train(4);
+  printf("live %d\n", live());
+  free_all();
+  printf("live %d unknown %d\n", live(), unknown());
+}
+
 /* ---- groups that are not launched ---- */
 
 static pthread_barrier_t meeting;
@@ -627,6 +640,7 @@ int main(int argc, char **argv) {
       {"contexts", contexts},
       {"by_name", by_name},
       {"by_dlsym", by_dlsym},
+      {"tracked", tracked},
       {"simulated_group", simulated_group},
       {"errors", errors},
       {"attributes", attributes},
