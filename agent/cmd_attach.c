@@ -240,6 +240,7 @@ static void observe(struct rp_observer *observer, const struct rp_attach_argumen
     if (now - shown < interval) continue;
     (void)write_files(observer, a);
     if (!a->json && !a->observer.calls) rp_attach_show(observer, a, terminal, now - begin);
+    if (fflush(stdout) != 0 || ferror(stdout)) break; /* nobody reads it any more */
     shown = now;
   }
 }
