@@ -4,20 +4,13 @@ import glob
 import os
 import re
 import subprocess
-import sys
 import time
 
 import support
 from attach_support import AttachCase, functions_of, reports_of
 from support import RECVPOOL, SOURCE, TRAINER
 
-HOLDER = """
-import ctypes, sys
-for library in ("libcuda.so.1", "libcudart.so.13", "libnccl.so.2"):
-    ctypes.CDLL(library)
-print("ready", flush=True)
-sys.stdin.read()
-"""
+LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "libnccl.so.2")
 VARIANTS = [
     ["--schedule", "gpipe", "--stages", "4", "--microbatches", "6"],
     ["--schedule", "1f1b", "--stages", "4", "--microbatches", "8"],
@@ -62,15 +55,9 @@ def families(report):
 class TrainerCase(AttachCase):
     def hold_libraries(self):
         """A process that has mapped the libraries, so that they are probed before the first call of a job."""
-        holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                  env=support.simulated())
-
-        def end():
-            holder.stdin.close()
-            holder.wait(timeout=30)
-            holder.stdout.close()
-        self.addCleanup(end)
-        self.assertEqual(holder.stdout.readline(), b"ready\n")
+        holder = self.program(env=support.simulated())
+        for library in LIBRARIES:
+            holder.open(library)
         return holder
 
     def both(self, options, *arguments, steps=4, slack="2"):
