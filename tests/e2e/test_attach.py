@@ -4,12 +4,22 @@ import glob
 import os
 import re
 import subprocess
+import sys
 import time
 
 import support
 from attach_support import AttachCase, functions_of, reports_of
 from support import RECVPOOL, SOURCE, TRAINER
 
+HOLDER = """
+import mmap, sys
+held = []
+for path in sys.argv[1:]:
+    with open(path, "rb") as file:
+        held.append(mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC))
+print("ready", flush=True)
+sys.stdin.read()
+"""
 LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "libnccl.so.2")
 VARIANTS = [
     ["--schedule", "gpipe", "--stages", "4", "--microbatches", "6"],
@@ -55,10 +65,8 @@ def families(report):
 class TrainerCase(AttachCase):
     def hold_libraries(self):
         """A process that has mapped the libraries, so that they are probed before the first call of a job."""
-        holder = self.program(env=support.simulated())
-        for library in LIBRARIES:
-            holder.open(library)
-        return holder
+        paths = [os.path.join(support.SIMLIB, name) for name in LIBRARIES]
+        return self.program(command=[sys.executable, "-c", HOLDER, *paths])
 
     def both(self, options, *arguments, steps=4, slack="2"):
         """Reports of the agent and of the observer over one run, by process id, and the observer's document."""
