@@ -102,8 +102,16 @@ class TrainerCase(AttachCase):
             self.assertEqual(posts(report), posts(theirs))
 
 
+# How many parameters a kernel has is guessed from what lies on the stack, where a sanitizer leaves more than others do.
+SANITIZED = bool(os.environ.get("E2E_SANITIZE"))
+
+
 class EqualityTest(TrainerCase):
     def check_variant(self, options):
+        if SANITIZED:
+            inside, outside, _ = self.both(options)
+            self.check_transfers(inside, outside)
+            return
         inside, outside, _ = self.both(options, "--launches")
         self.check_transfers(inside, outside)
         for pid, report in outside.items():
