@@ -240,13 +240,16 @@ static void observe(struct rp_observer *observer, const struct rp_attach_argumen
     if (now - shown < interval) continue;
     (void)write_files(observer, a);
     if (!a->json && !a->observer.calls) rp_attach_show(observer, a, terminal, now - begin);
+    if (fflush(stdout) != 0 || ferror(stdout)) break; /* nobody reads it any more */
     shown = now;
   }
 }
 
 static void started(void *context, struct rp_target *target) {
   (void)context;
-  target->user = rp_attach_identify(target);
+  const struct rp_attach_process *process = target->user = rp_attach_identify(target);
+  if (process && target->joined_late && process->info.rank >= 0)
+    rp_tracker_assume_rank(target->tracker, process->info.rank);
 }
 
 static void freed(void *context, struct rp_target *target) {
