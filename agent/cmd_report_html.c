@@ -11,5 +11,5 @@ bool rp__report_write_html(struct rp_read_set *set, FILE *out) {
   rp__stream_raw(&stream, rp__report_page_head);
   rp_overview_write(set, LIFETIMES_MOST, &stream);
   rp__stream_raw(&stream, rp__report_page_tail);
-  return !stream.failed;
+  return rp__stream_end(&stream);
 }

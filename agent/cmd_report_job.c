@@ -71,5 +71,5 @@ bool rp_report_write_json(struct rp_read_set *set, const char *extra_name, json_
   else
     json_decref(extra);
   rp__stream_raw(&stream, "}\n");
-  return !stream.failed;
+  return rp__stream_end(&stream);
 }

@@ -51,9 +51,9 @@ static bool sync_file(FILE *file) {
 }
 
 bool rp__output_end(struct rp__output *output, bool ok) {
-  errno = 0;
-  bool whole = ok && !ferror(output->file) && fflush(output->file) == 0 && sync_file(output->file);
-  int error = errno;
+  int error = errno; /* of what failed before, if something did */
+  bool whole = ok && fflush(output->file) == 0 && sync_file(output->file);
+  if (ok && !whole) error = errno;
   if (fclose(output->file) != 0 && whole) {
     whole = false;
     error = errno;
@@ -65,14 +65,25 @@ bool rp__output_end(struct rp__output *output, bool ok) {
   if (!whole && output->temporary) (void)unlink(output->temporary);
   free(output->temporary);
   free(output->path);
-  errno = whole ? 0 : error ? error : ENOMEM;
+  errno = error;
   return whole;
 }
 
 /* ---- JSON ---- */
 
+static void note_failure(struct rp__stream *stream, int error) {
+  if (!stream->failed) stream->error = error;
+  stream->failed = true;
+}
+
+bool rp__stream_end(struct rp__stream *stream) {
+  if (!stream->failed && ferror(stream->file)) note_failure(stream, EIO);
+  errno = stream->error ? stream->error : ENOMEM;
+  return !stream->failed;
+}
+
 void rp__stream_raw(struct rp__stream *stream, const char *text) {
-  if (!stream->failed && fputs(text, stream->file) == EOF) stream->failed = true;
+  if (!stream->failed && fputs(text, stream->file) == EOF) note_failure(stream, errno);
 }
 
 /* These characters are only ever inside of texts, where their numbers mean the same; a page cannot take them
@@ -80,9 +91,9 @@ void rp__stream_raw(struct rp__stream *stream, const char *text) {
 static void put_escaped(struct rp__stream *stream, const char *text) {
   for (const char *rest = text; *rest && !stream->failed;) {
     size_t plain = strcspn(rest, "<>&");
-    stream->failed = fwrite(rest, 1, plain, stream->file) != plain;
+    if (fwrite(rest, 1, plain, stream->file) != plain) note_failure(stream, errno);
     rest += plain;
-    if (*rest && !stream->failed) stream->failed = fprintf(stream->file, "\\u%04x", (unsigned)*rest++) < 0;
+    if (*rest && fprintf(stream->file, "\\u%04x", (unsigned)*rest++) < 0) note_failure(stream, errno);
   }
 }
 
@@ -91,7 +102,7 @@ void rp__stream_json(struct rp__stream *stream, json_t *value) {
   char *text = value && !stream->failed ? json_dumps(value, flags) : NULL;
   json_decref(value);
   if (!text)
-    stream->failed = true;
+    note_failure(stream, ENOMEM);
   else if (stream->markup)
     put_escaped(stream, text);
   else

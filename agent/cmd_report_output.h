@@ -20,7 +20,8 @@ struct rp__output {
 
 /** Begins to write PATH; a link to a file stays a link. False with errno set. */
 bool rp__output_begin(struct rp__output *output, const char *path);
-/** Ends it: PATH is replaced if `ok` and every byte was written, else untouched. False with errno set. */
+/** Ends it: PATH is replaced if `ok` and every byte was written, else untouched. False with errno set, which
+ * without `ok` is as it was. */
 bool rp__output_end(struct rp__output *output, bool ok);
 
 /** JSON written piece by piece. What fails is remembered in `failed`; further calls do nothing. */
@@ -29,8 +30,11 @@ struct rp__stream {
   size_t flags; /**< of jansson, besides the usual ones */
   bool markup;  /**< inside of HTML: what ends a script is escaped */
   bool failed;
+  int error; /**< of the first failure, as errno; 0: no memory */
 };
 
+/** Whether everything was written; else errno says why not. */
+bool rp__stream_end(struct rp__stream *stream);
 /** Text as it is: brackets, names, commas. */
 void rp__stream_raw(struct rp__stream *stream, const char *text);
 /** A value, which is released; NULL is a failure. */

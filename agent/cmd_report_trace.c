@@ -133,5 +133,5 @@ bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE
                               (json_int_t)w.processes_out));
   rp__stream_raw(&w.stream, "}\n");
   free(offsets);
-  return !w.stream.failed;
+  return rp__stream_end(&w.stream);
 }

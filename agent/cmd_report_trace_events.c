@@ -8,6 +8,8 @@
 
 /* Slots drawn of a channel; deeper pools save nothing. */
 #define MOST_PLACES 1024
+/* A file can say anything; the sum over all that fit in one stays a number. */
+#define MOST_BYTES ((uint64_t)1 << 41)
 
 /* ---- events ---- */
 
@@ -78,6 +80,7 @@ static void take_life(struct life *out, const json_t *channel, size_t channel_in
   out->post_sequence = rp__count_of(json, "posted_sequence");
   out->last_sequence = rp__count_of(json, "last_access_sequence");
   out->bytes = rp__count_of(channel, "buffer_bytes");
+  if (out->bytes > MOST_BYTES) out->bytes = MOST_BYTES;
   out->gradient = strcmp(rp__text_of(channel, "direction", ""), "gradient") == 0;
 }
 
