@@ -272,12 +272,8 @@ static void announce(const struct rp_observer *observer) {
 }
 
 static int print_json(const struct rp_observer *observer, struct rp_read_set *set) {
-  if (!set->skipped) set->skipped = json_array();
-  json_t *root = rp_report_jobs_json(set), *own = rp_attach_observer_json(observer);
-  int failed = !root || !own || json_object_set_new(root, "observer", own) != 0 ||
-               json_dumpf(root, stdout, JSON_INDENT(1)) != 0 || putchar('\n') == EOF;
-  json_decref(root);
-  return failed ? RP_EXIT_FAILURE : 0;
+  json_t *own = rp_attach_observer_json(observer);
+  return own && rp_report_write_json(set, "observer", own, stdout) ? 0 : RP_EXIT_FAILURE;
 }
 
 static int report(struct rp_observer *observer, const struct rp_attach_arguments *a) {
