@@ -67,6 +67,7 @@ struct observed {
   struct rp_plan_item *items;
   size_t count, capacity;
   int32_t stages, microbatches;
+  bool unsure; /* how often messages are read is not known, or guessed */
 };
 
 static uint64_t count_of(const json_t *object, const char *key) {
@@ -127,6 +128,20 @@ static uint32_t source_of(const json_t *channels, size_t index) {
       return (uint32_t)i;
   }
   return (uint32_t)index;
+}
+
+/* Whether a report's accesses are no evidence to plan by: too few of them and a plan has too few slots. */
+static bool is_unsure(const json_t *report) {
+  const json_t *entry;
+  size_t i;
+  json_array_foreach(json_object_get(report, "channels"), i,
+                     entry) if (json_is_true(json_object_get(entry, "estimate"))) return true;
+  json_array_foreach(json_object_get(report, "evidence"), i, entry) {
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    bool active = json_is_true(json_object_get(entry, "active"));
+    if (active && name && strcmp(name, "uprobes") == 0) return true;
+  }
+  return false;
 }
 
 /* Stages get numbers in the order of ranks and, within one, of the tracker's ordinals; the two directions of
@@ -216,6 +231,7 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
     ranks = rank + 1;
     json_t *report = rp_read_load(set, i);
     status = report ? add_process(&o, report, rank) : RP_ERROR_IO;
+    o.unsure |= report && is_unsure(report);
     json_decref(report);
   }
   if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > RP_PLAN_MOST_PAIRS) status = RP_ERROR_LIMIT;
@@ -223,6 +239,12 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
     snprintf(message, message_size,
              "%s: the reports hold no complete step; let the run go on for a few steps", path);
     status = RP_ERROR_NOT_FOUND;
+  } else if (!status && o.unsure) {
+    snprintf(message, message_size,
+             "%s: reports from outside, or without CUPTI, do not tell for certain how often each message is "
+             "read; let some steps run under recvpool run",
+             path);
+    status = RP_ERROR_INVALID;
   } else if (status) {
     snprintf(message, message_size, "%s: %s", path,
              status == RP_ERROR_LIMIT ? "more ranks, channels or microbatches than any run has"
