@@ -3,6 +3,7 @@
  *
  *   cmd_attach.c           options and the loop
  *   cmd_attach_identity.c  who a process is, and which libraries it has
+ *   cmd_attach_check.c     what an agent in the process says, against what the probes saw
  *   cmd_attach_report.c    a target -> its report
  *   cmd_attach_live.c      what is shown meanwhile
  */
@@ -32,12 +33,22 @@ struct rp_attach_arguments {
 /** What is kept beside a target: read while the process lives. */
 struct rp_attach_process {
   struct rp_process_info info;
-  struct rp_versions versions;
+  int root;             /**< its root folder, -1 where it cannot be opened */
+  char agent_dir[4096]; /**< where an agent in it writes its report */
+  uint64_t compared, differences,
+      compared_ns; /**< cross-checks made, those that failed, report of the last */
+  bool checked_after_end;
+  char difference[256]; /**< the last of them in words */
 };
 
 /** Reads who the target's process is. Belongs to the target from now on (rp_attach_forget). NULL without
  * memory. */
 struct rp_attach_process *rp_attach_identify(const struct rp_target *target);
+/** Frees it; NULL is allowed. */
+void rp_attach_forget(struct rp_attach_process *process);
+/** Reads the reports of agents in the observed processes and holds them against the probes' own count.
+ * `last`: all records have been taken. */
+void rp_attach_check(const struct rp_observer *observer, bool last);
 /** Fills in paths and, where file names tell them, versions of what the target has mapped. */
 void rp_attach_versions(const struct rp_libraries *libraries, const struct rp_target *target,
                         struct rp_versions *out);

@@ -15,6 +15,7 @@
 
 #define TERMINAL_INTERVAL_SECONDS 1.0
 #define LINE_INTERVAL_SECONDS 5.0
+#define CHECK_INTERVAL_SECONDS 1.0
 #define POLL_MS 100
 
 static const struct option options[] = {
@@ -227,11 +228,15 @@ static void observe(struct rp_observer *observer, const struct rp_attach_argumen
   double interval = a->interval_seconds > 0 ? a->interval_seconds
                     : terminal              ? TERMINAL_INTERVAL_SECONDS
                                             : LINE_INTERVAL_SECONDS;
-  double begin = now_seconds(), shown = begin;
+  double begin = now_seconds(), shown = begin, checked = begin;
   while (!interrupted) {
     bool more = rp_observer_poll(observer, POLL_MS);
     double now = now_seconds();
     if (!more || (a->duration_seconds > 0 && now - begin >= a->duration_seconds)) break;
+    if (now - checked >= CHECK_INTERVAL_SECONDS) {
+      rp_attach_check(observer, false);
+      checked = now;
+    }
     if (now - shown < interval) continue;
     (void)write_files(observer, a);
     if (!a->json && !a->observer.calls) rp_attach_show(observer, a, terminal, now - begin);
@@ -246,7 +251,7 @@ static void started(void *context, struct rp_target *target) {
 
 static void freed(void *context, struct rp_target *target) {
   (void)context;
-  free(target->user);
+  rp_attach_forget(target->user);
 }
 
 static void call(void *context, const struct rp_probe_record *record) {
@@ -274,12 +279,22 @@ static int print_json(const struct rp_observer *observer, struct rp_read_set *se
 
 static int report(struct rp_observer *observer, const struct rp_attach_arguments *a) {
   struct rp_read_set set;
+  const struct rp_target *target;
+  int status = 0;
+  rp_attach_check(observer, true);
+  for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
+    const struct rp_attach_process *process = target->user;
+    if (!process || !process->differences) continue;
+    rp_cmd_error("attach", "process %ld: cross-check failed: %s", (long)target->process.pid,
+                 process->difference);
+    status = RP_EXIT_FAILURE;
+  }
   rp_status collected = rp_attach_collect(observer, a, &set);
   if (collected != RP_OK) {
     rp_cmd_error("attach", "%s", rp_status_text(collected));
     return RP_EXIT_FAILURE;
   }
-  int status = write_files(observer, a);
+  status |= write_files(observer, a);
   if (a->json)
     status |= print_json(observer, &set);
   else if (set.count)

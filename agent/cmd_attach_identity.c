@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,12 +58,33 @@ static const char *block_variable(void *context, const char *name) {
   return NULL;
 }
 
-static void read_rank(pid_t pid, struct rp_process_info *out) {
+/* As rp_config_default_report_dir, for another process. */
+static void read_agent_dir(struct block *environment, pid_t pid, char *out, size_t size) {
+  const char *dir = block_variable(environment, "RECVPOOL_REPORT_DIR"),
+             *runtime = block_variable(environment, "XDG_RUNTIME_DIR");
+  char path[64];
+  struct stat info = {0};
+  snprintf(path, sizeof path, "/proc/%ld", (long)pid);
+  (void)stat(path, &info);
+  if (dir && dir[0])
+    snprintf(out, size, "%s", dir);
+  else if (runtime && runtime[0] == '/')
+    snprintf(out, size, "%s/recvpool", runtime);
+  else if (info.st_uid == 0)
+    snprintf(out, size, "/run/recvpool");
+  else
+    snprintf(out, size, "/tmp/recvpool-%lu", (unsigned long)info.st_uid);
+}
+
+static void read_environment(pid_t pid, struct rp_attach_process *out) {
   struct block block;
-  char *text = read_file(pid, "environ", ENVIRONMENT_MAX, &block.length);
+  char path[64], *text = read_file(pid, "environ", ENVIRONMENT_MAX, &block.length);
   block.text = text ? text : "";
   if (!text) block.length = 0;
-  rp_launcher_rank(block_variable, &block, out);
+  rp_launcher_rank(block_variable, &block, &out->info);
+  read_agent_dir(&block, pid, out->agent_dir, sizeof out->agent_dir);
+  snprintf(path, sizeof path, "/proc/%ld/root", (long)pid);
+  out->root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
   free(text);
 }
 
@@ -76,7 +98,7 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
   info->pid = target->process.pid;
   read_command(info->pid, info->command, sizeof info->command);
   if (!info->command[0]) snprintf(info->command, sizeof info->command, "%s", target->process.name);
-  read_rank(info->pid, info);
+  read_environment(info->pid, out);
   clock_gettime(CLOCK_REALTIME, &now);
   clock_gettime(CLOCK_MONOTONIC, &monotonic);
   info->start_monotonic_ns = target->started_ns;
@@ -84,6 +106,11 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
                                   (double)(now.tv_nsec - monotonic.tv_nsec) / 1e9 +
                                   (double)target->started_ns / 1e9;
   return out;
+}
+
+void rp_attach_forget(struct rp_attach_process *process) {
+  if (process && process->root >= 0) (void)close(process->root);
+  free(process);
 }
 
 /* "libnccl.so.2.28.9" -> 22809, as NCCL numbers itself; 0 if the name does not tell. */

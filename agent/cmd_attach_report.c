@@ -94,6 +94,8 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
     warn(warnings, "no call was seen in %.0f s", (double)(now_ns() - target->started_ns) / 1e9);
   else if (target->joined_late)
     warn(warnings, "the process ran before it was observed: allocations made before are not known");
+  const struct rp_attach_process *process = target->user;
+  if (process && process->differences) warn(warnings, "cross-check failed: %s", process->difference);
   if (target->process.inner_pid != target->process.pid)
     warn(warnings, "inside its container the process has id %ld", (long)target->process.inner_pid);
   if (target->out_of_memory) warn(warnings, "memory ran out: some events are missing");
@@ -287,17 +289,28 @@ static json_t *dropped_json(const struct rp_observer *observer) {
   return list;
 }
 
+static json_t *checks_json(const struct rp_observer *observer) {
+  const struct rp_target *target;
+  uint64_t compared = 0, differences = 0;
+  for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
+    const struct rp_attach_process *process = target->user;
+    compared += process ? process->compared : 0;
+    differences += process ? process->differences : 0;
+  }
+  return json_pack("{s:I, s:I}", "compared", (json_int_t)compared, "differences", (json_int_t)differences);
+}
+
 json_t *rp_attach_observer_json(const struct rp_observer *observer) {
   struct rusage usage;
   double seconds = 0;
   if (getrusage(RUSAGE_SELF, &usage) == 0)
     seconds = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
               (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
-  return json_pack("{s:s, s:I, s:I, s:f, s:I, s:o, s:o, s:o}", "links",
+  return json_pack("{s:s, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o}", "links",
                    rp_observer_links(observer) == RP_LINK_MULTI ? "uprobe_multi" : "perf_event",
                    "buffer_bytes", (json_int_t)rp_observer_ring_bytes(observer), "records",
                    (json_int_t)rp_observer_records(observer), "processor_seconds", seconds,
                    "processes_forgotten", (json_int_t)rp_observer_forgotten(observer), "functions",
                    functions_json(observer), "libraries", libraries_json(observer), "dropped_by_cpu",
-                   dropped_json(observer));
+                   dropped_json(observer), "cross_checks", checks_json(observer));
 }

@@ -16,7 +16,7 @@ static json_t *enforced_json(const struct rp_read_set *set, size_t job) {
                    "double_frees", (json_int_t)sum.double_frees);
 }
 
-static json_t *totals_json(const struct rp_read_set *set, size_t job) {
+json_t *rp_report_totals_json(const struct rp_read_set *set, size_t job) {
   return json_pack("{s:I, s:I, s:I, s:o}", "held_bytes", (json_int_t)rp_report_total(set, job, "held_bytes"),
                    "needed_bytes", (json_int_t)rp_report_total(set, job, "needed_bytes"), "would_save_bytes",
                    (json_int_t)rp_report_total(set, job, "would_save_bytes"), "enforcement",
@@ -29,8 +29,8 @@ static json_t *job_json(const struct rp_read_set *set, size_t job) {
   json_t *processes = json_array();
   for (size_t i = 0; i < set->count; i++)
     if (set->reports[i].job == job) json_array_append(processes, set->reports[i].json);
-  return json_pack("{s:o, s:o, s:s}", "processes", processes, "totals", totals_json(set, job), "conclusion",
-                   conclusion);
+  return json_pack("{s:o, s:o, s:s}", "processes", processes, "totals", rp_report_totals_json(set, job),
+                   "conclusion", conclusion);
 }
 
 json_t *rp_report_jobs_json(const struct rp_read_set *set) {
@@ -39,5 +39,5 @@ json_t *rp_report_jobs_json(const struct rp_read_set *set) {
     json_array_append_new(jobs, job_json(set, job));
   return json_pack("{s:s, s:s, s:o, s:O, s:o}", "schema", "recvpool.job", "schema_version",
                    RP_REPORT_SCHEMA_VERSION, "jobs", jobs, "skipped", set->skipped, "totals",
-                   totals_json(set, SIZE_MAX));
+                   rp_report_totals_json(set, SIZE_MAX));
 }

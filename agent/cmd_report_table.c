@@ -239,10 +239,15 @@ static void collect_notes(json_t *notes, const json_t *report) {
   }
 }
 
-static void print_notes(FILE *out, const struct rp_read_set *set) {
+json_t *rp_report_notes(const struct rp_read_set *set, size_t job) {
   json_t *notes = json_object();
   for (size_t i = 0; i < set->count; i++)
-    collect_notes(notes, set->reports[i].json);
+    if (rp__in_job(set, i, job)) collect_notes(notes, set->reports[i].json);
+  return notes;
+}
+
+static void print_notes(FILE *out, const struct rp_read_set *set) {
+  json_t *notes = rp_report_notes(set, SIZE_MAX);
   const char *text;
   json_t *count;
   json_object_foreach(notes, text, count) {

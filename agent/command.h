@@ -79,6 +79,11 @@ void rp_read_fini(struct rp_read_set *set);
 
 /** The set as one document (job.schema.json); NULL without memory. Owned by the caller. */
 json_t *rp_report_jobs_json(const struct rp_read_set *set);
+/** Totals of the reports of `job` (all if SIZE_MAX), as in job.schema.json. Owned by the caller. */
+json_t *rp_report_totals_json(const struct rp_read_set *set, size_t job);
+/** Sentences that the reports of `job` (all if SIZE_MAX) say, each with the number of processes that say it.
+ * Owned by the caller. */
+json_t *rp_report_notes(const struct rp_read_set *set, size_t job);
 /** Prints the set as a table, totals and a conclusion. */
 void rp_report_print(const struct rp_read_set *set, FILE *out);
 /** Writes the one-sentence conclusion over `reports` (only those of `job` unless it is SIZE_MAX). */

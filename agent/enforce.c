@@ -46,6 +46,7 @@ static void fill_options(struct rp_guard_options *options) {
       .shadow = rp__enforce.shadow,
       .strict = config->strict && !rp__enforce.shadow,
       .unguarded = rp__enforce.unguarded,
+      .blind = !rp_cupti_active() && !rp__enforce.shadow,
       .every_touch_seen = rp_cupti_active() && config->cupti == RP_CUPTI_ALWAYS,
       .slack = config->slack,
       .slack_auto = config->slack_auto,

@@ -5,6 +5,7 @@
 
 #include "agent/agent.h"
 #include "agent/enforce_internal.h"
+#include "agent/ordering.h"
 #include "agent/hooks.h"
 #include "agent/state.h"
 
@@ -48,6 +49,7 @@ bool rp_enforce_allocate(uint64_t bytes, uint64_t *address) {
   if (device) {
     rp__gate_act();
     if (device->context == 0) device->context = context;
+    rp_guard_captures(device->guard, rp_ordering_captures_begun());
     status = rp_guard_allocate(device->guard, bytes, address);
     rp__gate_acted();
     if (status == RP_OK) rp_agent_note_memory(RP_EVENT_ALLOC, *address, bytes, ordinal);

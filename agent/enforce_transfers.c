@@ -52,6 +52,7 @@ struct asked_receive {
 
 static rp_status prepare_receive(struct rp_guard *guard, void *what, struct rp_guard_action *action) {
   struct asked_receive *asked = what;
+  rp_guard_captures(guard, rp_ordering_captures_begun());
   rp_status status = rp_guard_receive_prepare(guard, &asked->receive, action);
   asked->found = status != RP_ERROR_NOT_FOUND;
   return status;

@@ -104,22 +104,27 @@ static void take_launch(struct rp_hook_work *call, const struct rp_cuda_launch *
 }
 
 static void take_runtime_launch(struct rp_hook_work *call, const void *symbol, void *launch_function,
-                                void **params, uint64_t stream, const void *config, uint32_t flags) {
+                                void **params, uint64_t stream, const void *config, uint32_t flags,
+                                const uint32_t grid[3]) {
   if (rp_thread.depth[RP_CALL_NCCL]) return;
   uint64_t function = function_of(symbol, launch_function, stream);
-  const struct rp_cuda_launch launch = {
-      .function = function, .stream = stream, .event_flags = flags, .params = params};
+  const struct rp_cuda_launch launch = {.function = function,
+                                        .stream = stream,
+                                        .event_flags = flags,
+                                        .params = params,
+                                        .grid = {grid[0], grid[1], grid[2]}};
   const struct rp_cuda_work order = {.stream = stream, .event_flags = flags, .runtime_config = config};
   if (function || !rp_cupti_active()) take_launch(call, &launch, &order);
 }
 
 static void take_driver_launch(struct rp_hook_work *call, void *function, void **params, void **extra,
-                               uint64_t stream, const void *config, uint32_t flags) {
+                               uint64_t stream, const void *config, uint32_t flags, const uint32_t grid[3]) {
   const struct rp_cuda_launch launch = {.function = (uint64_t)(uintptr_t)function,
                                         .stream = stream,
                                         .event_flags = flags,
                                         .params = params,
-                                        .extra = extra};
+                                        .extra = extra,
+                                        .grid = {grid[0], grid[1], grid[2]}};
   const struct rp_cuda_work order = {.stream = stream, .event_flags = flags, .driver_config = config};
   take_launch(call, &launch, &order);
 }
@@ -130,28 +135,34 @@ static void take_driver_launch(struct rp_hook_work *call, void *function, void *
                 size_t shared, void *stream),                                                                \
                (symbol, grid, block, params, shared, stream),                                                \
                take_runtime_launch(&call, symbol, (void *)real_##name, params,                               \
-                                   rp_hook_stream(stream, per_thread), NULL, 0))
+                                   rp_hook_stream(stream, per_thread), NULL, 0,                              \
+                                   (const uint32_t[]){grid.x, grid.y, grid.z}))
 #define RUNTIME_LAUNCH_EX(name, per_thread)                                                                  \
   RP_HOOK_WORK(name, (const void *config, const void *symbol, void **params), (config, symbol, params), {    \
     uint32_t flags = 0;                                                                                      \
+    uint32_t grid[3];                                                                                        \
+    rp_runtime_config_grid(config, grid);                                                                    \
     uint64_t stream = rp_runtime_config_stream(config, &flags);                                              \
     take_runtime_launch(&call, symbol, (void *)real_##name, params,                                          \
-                        rp_hook_stream((void *)(uintptr_t)stream, per_thread), config, flags);               \
+                        rp_hook_stream((void *)(uintptr_t)stream, per_thread), config, flags, grid);         \
   })
 #define DRIVER_LAUNCH(name, per_thread)                                                                      \
-  RP_HOOK_WORK(                                                                                              \
-      name,                                                                                                  \
-      (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,         \
-       unsigned shared, void *stream, void **params, void **extra),                                          \
-      (function, gx, gy, gz, bx, by, bz, shared, stream, params, extra),                                     \
-      take_driver_launch(&call, function, params, extra, rp_hook_stream(stream, per_thread), NULL, 0))
+  RP_HOOK_WORK(name,                                                                                         \
+               (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,             \
+                unsigned bz, unsigned shared, void *stream, void **params, void **extra),                    \
+               (function, gx, gy, gz, bx, by, bz, shared, stream, params, extra),                            \
+               take_driver_launch(&call, function, params, extra, rp_hook_stream(stream, per_thread), NULL,  \
+                                  0, (const uint32_t[]){gx, gy, gz}))
 #define DRIVER_LAUNCH_EX(name, per_thread)                                                                   \
   RP_HOOK_WORK(name, (const void *config, void *function, void **params, void **extra),                      \
                (config, function, params, extra), {                                                          \
                  uint32_t flags = 0;                                                                         \
+                 uint32_t grid[3];                                                                           \
+                 rp_driver_config_grid(config, grid);                                                        \
                  uint64_t stream = rp_driver_config_stream(config, &flags);                                  \
                  take_driver_launch(&call, function, params, extra,                                          \
-                                    rp_hook_stream((void *)(uintptr_t)stream, per_thread), config, flags);   \
+                                    rp_hook_stream((void *)(uintptr_t)stream, per_thread), config, flags,    \
+                                    grid);                                                                   \
                })
 
 RUNTIME_LAUNCH(cudaLaunchKernel, 0)

@@ -354,8 +354,16 @@ static uint64_t begin_order(const struct rp_cuda_order *call) {
   return begun;
 }
 
+static _Atomic uint64_t captures_begun;
+
+uint64_t rp_ordering_captures_begun(void) {
+  return atomic_load_explicit(&captures_begun, memory_order_acquire);
+}
+
 static uint64_t begin_call(const struct rp_cuda_order *call, enum rp_event_source source) {
   uint64_t begun = 0;
+  if (call->kind == RP_CUDA_CAPTURE_BEGIN)
+    atomic_fetch_add_explicit(&captures_begun, 1, memory_order_acq_rel);
   switch (call->kind) {
   case RP_CUDA_STREAM_DESTROY:
   case RP_CUDA_EVENT_DESTROY:

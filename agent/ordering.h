@@ -42,6 +42,8 @@ uint64_t rp_ordering_bytes(void);
 
 /** Id of the calling thread for the order: never another's, in all of the process's life. */
 uint64_t rp_ordering_thread(void);
+/** Stream captures that have begun in the process. Thread-safe. */
+uint64_t rp_ordering_captures_begun(void);
 /** Where the calling thread is, on `stream` (as in struct rp_cuda_op). `event_flags`: RP_EVENT_FLAG_PDL and
  * RP_EVENT_FLAG_CAPTURED, where they are known. */
 struct rp_order_site rp_ordering_site(uint64_t stream, uint32_t event_flags);

@@ -51,11 +51,25 @@ static void put_account(struct rp__emit *emit, const struct rp_pool_account *acc
     rp__put(emit, rows[i].key, measured ? json_integer(rows[i].bytes) : json_null());
 }
 
-static json_t *class_json(const struct rp_guard_class_report *class, uint32_t id, bool measured,
-                          bool *failed) {
+/* The buffers of a class that are bound to its slots. */
+static json_t *bindings_json(const struct rp_guard_report *guard, uint32_t id, bool *failed) {
+  json_t *array = json_array();
+  for (size_t i = 0; i < guard->binding_count; i++) {
+    const struct rp_guard_binding *binding = &guard->bindings[i];
+    if (binding->class_id != id) continue;
+    struct rp__emit emit = rp__emit_begin(failed);
+    rp__put_hex(&emit, "address", binding->address);
+    rp__put_u64(&emit, "slot", binding->slot);
+    rp__append(array, emit.object, failed);
+  }
+  return array;
+}
+
+static json_t *class_json(const struct rp_guard_report *guard, const struct rp_guard_class_report *class,
+                          bool measured, bool *failed) {
   const struct rp_pool_class_info *info = &class->info;
   struct rp__emit emit = rp__emit_begin(failed);
-  rp__put_u64(&emit, "class", id);
+  rp__put_u64(&emit, "class", class->id);
   rp__put_hex(&emit, "label", info->spec.label);
   rp__put_int_or_null(&emit, "stage", class->stage);
   rp__put_text(&emit, "direction", rp_direction_name((enum rp_direction) class->direction));
@@ -74,13 +88,14 @@ static json_t *class_json(const struct rp_guard_class_report *class, uint32_t id
   rp__put_u64(&emit, "grown", info->grown);
   rp__put_u64(&emit, "minimum_bytes", info->spec.slots * info->mapped_bytes);
   put_account(&emit, &info->account, measured);
+  rp__put(&emit, "bindings", measured ? bindings_json(guard, class->id, failed) : json_array());
   return emit.object;
 }
 
 static json_t *classes_json(const struct rp_guard_report *guard, bool measured, bool *failed) {
   json_t *array = json_array();
   for (size_t i = 0; i < guard->class_count; i++)
-    rp__append(array, class_json(&guard->classes[i], (uint32_t)i, measured, failed), failed);
+    rp__append(array, class_json(guard, &guard->classes[i], measured, failed), failed);
   return array;
 }
 

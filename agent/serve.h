@@ -35,7 +35,7 @@ struct rp_serve_options {
 struct rp_serve_process {
   char *name;      /**< of its file */
   uint64_t id;     /**< never given twice */
-  json_t *summary; /**< the report without the lifetimes of its channels */
+  json_t *summary; /**< the report without the lifetimes of its channels, and with "id"; never changes */
   char *text;      /**< the report as it was written */
   size_t text_bytes;
   double written_unix_seconds;

@@ -22,19 +22,29 @@
 #define CONNECTION_BYTES (24u << 10)
 #define PAGE_FILE_BYTES (8u << 20)
 
+#ifdef RECVPOOL_CHART_JS
+#define CHART_JS RECVPOOL_CHART_JS
+#else
+#define CHART_JS ""
+#endif
+#define SCRIPT "text/javascript; charset=utf-8"
+
 /* What the page consists of. */
 static struct page_file {
   const char *path, *file, *type;
+  bool optional; /**< empty where there is none: the page does without */
   char *text;
   size_t bytes;
 } page_files[] = {
     {.path = "/", .file = "index.html", .type = "text/html; charset=utf-8"},
-    {.path = "/app.js", .file = "app.js", .type = "text/javascript; charset=utf-8"},
-    {.path = "/views.js", .file = "views.js", .type = "text/javascript; charset=utf-8"},
     {.path = "/style.css", .file = "style.css", .type = "text/css; charset=utf-8"},
-    {.path = "/chart.js",
-     .file = "/usr/share/javascript/chart.js/Chart.min.js",
-     .type = "text/javascript; charset=utf-8"},
+    {.path = "/app.js", .file = "app.js", .type = SCRIPT},
+    {.path = "/page.js", .file = "page.js", .type = SCRIPT},
+    {.path = "/job.js", .file = "job.js", .type = SCRIPT},
+    {.path = "/columns.js", .file = "columns.js", .type = SCRIPT},
+    {.path = "/timeline.js", .file = "timeline.js", .type = SCRIPT},
+    {.path = "/elements.js", .file = "elements.js", .type = SCRIPT},
+    {.path = "/chart.js", .file = CHART_JS, .type = SCRIPT, .optional = true},
 };
 #define PAGE_FILES (sizeof page_files / sizeof page_files[0])
 
@@ -197,7 +207,7 @@ static void load_page(const char *dir) {
   }
   if (!dir) dir = RECVPOOL_SOURCE_WEB;
   for (size_t i = 0; i < PAGE_FILES; i++)
-    (void)read_page_file(dir, &page_files[i]);
+    if (!read_page_file(dir, &page_files[i]) && page_files[i].optional) page_files[i].text = strdup("");
 }
 
 /* ---- listening ---- */

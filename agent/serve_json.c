@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "agent/command.h"
+#include "agent/overview.h"
 #include "agent/report.h"
 #include "agent/serve.h"
 
@@ -54,23 +55,21 @@ json_t *rp_serve_processes_json(struct rp_serve_store *store) {
 static void add_report(void *context, const struct rp_serve_process *process) {
   struct rp_read_set *set = context;
   struct rp_read_report *grown = realloc(set->reports, (set->count + 1) * sizeof *grown);
-  if (!grown) return;
-  set->reports = grown;
-  struct rp_read_report report = {.path = strdup(process->name), .json = json_deep_copy(process->summary)};
-  if (report.json) (void)json_object_set_new(report.json, "id", json_integer((json_int_t)process->id));
-  if (!report.path || !report.json) {
-    free(report.path);
-    json_decref(report.json);
+  char *name = strdup(process->name);
+  if (grown) set->reports = grown;
+  if (!grown || !name) {
+    free(name);
     return;
   }
-  set->reports[set->count++] = report;
+  /* shared, not copied: a summary never changes, and references are counted atomically */
+  set->reports[set->count++] = (struct rp_read_report){.path = name, .json = json_incref(process->summary)};
 }
 
 json_t *rp_serve_jobs_json(struct rp_serve_store *store) {
   struct rp_read_set set = {.skipped = rp_serve_store_skipped(store), .subcommand = "serve"};
   json_t *jobs = NULL;
   rp_serve_store_each(store, add_report, &set);
-  if (rp_read_finish(&set) == RP_OK) jobs = rp_report_jobs_json(&set);
+  if (rp_read_finish(&set) == RP_OK) jobs = rp_overview(&set, 0);
   if (jobs) (void)json_object_set_new(jobs, "now_unix_seconds", json_real(rp_serve_now()));
   rp_read_fini(&set);
   return jobs;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/serve.h"
+#include "pool/pool.h"
 
 #define LABELS_BYTES 1024
 /* Longest value of a label that comes from a report. */
@@ -17,8 +18,11 @@ enum family {
   BUILD_INFO,
   REPORTS,
   REPORTS_SKIPPED,
+  REPORTS_DROPPED,
+  FOLDER_READABLE,
   PROCESS_INFO,
   REPORT_AGE,
+  DEVICE_BYTES,
   STEPS,
   HELD,
   NEEDED,
@@ -41,6 +45,7 @@ enum family {
   POOL_PHYSICAL,
   POOL_PHYSICAL_PEAK,
   POOL_SAVED,
+  POOL_STOCK,
   POOL_GROWN,
   POOL_WAITS,
   POOL_WAIT_SECONDS,
@@ -64,8 +69,11 @@ static const struct {
     [BUILD_INFO] = {"recvpool_build", INFO, "Version of the server."},
     [REPORTS] = {"recvpool_reports", GAUGE, "Processes with a report in the folder."},
     [REPORTS_SKIPPED] = {"recvpool_reports_skipped", GAUGE, "Files in the folder that are no usable report."},
-    [PROCESS_INFO] = {"recvpool_process", INFO, "A process that is watched."},
+    [REPORTS_DROPPED] = {"recvpool_reports_dropped", GAUGE, "Reports beyond the number that is kept."},
+    [FOLDER_READABLE] = {"recvpool_report_folder_readable", GAUGE, "1 while the report folder can be read."},
+    [PROCESS_INFO] = {"recvpool_process", INFO, "A process that is watched, and which job it belongs to."},
     [REPORT_AGE] = {"recvpool_report_age_seconds", GAUGE, "Time since the process wrote its report."},
+    [DEVICE_BYTES] = {"recvpool_device_memory_bytes", GAUGE, "Memory of a device that the process uses."},
     [STEPS] = {"recvpool_steps", COUNTER, "Complete training steps seen."},
     [HELD] = {"recvpool_held_bytes", GAUGE, "Device memory allocated for receive buffers."},
     [NEEDED] = {"recvpool_needed_bytes", GAUGE, "Device memory that the buffers in flight at once take."},
@@ -90,6 +98,8 @@ static const struct {
     [POOL_PHYSICAL] = {"recvpool_pool_physical_bytes", GAUGE, "Device memory the pool holds."},
     [POOL_PHYSICAL_PEAK] = {"recvpool_pool_physical_peak_bytes", GAUGE, "Most it held at once."},
     [POOL_SAVED] = {"recvpool_pool_saved_bytes", GAUGE, "Device memory saved now, as measured."},
+    [POOL_STOCK] = {"recvpool_pool_one_to_one_bytes", GAUGE,
+                    "Device memory that one allocation for each buffer would hold."},
     [POOL_GROWN] = {"recvpool_pool_grown", COUNTER, "Receives for which the pool had to grow."},
     [POOL_WAITS] = {"recvpool_pool_waits", COUNTER, "Waits that the guard inserted."},
     [POOL_WAIT_SECONDS] = {"recvpool_pool_wait_seconds", COUNTER, "Device time that these waits took."},
@@ -160,6 +170,18 @@ static void label_text(char *labels, const char *name, const json_t *value) {
   label(labels, name, text ? text : "");
 }
 
+/* Two series of one name and equal labels would make a scraper refuse everything: whether an entry before
+ * `index` has the same `key`. */
+static bool is_repeated(const json_t *array, size_t index, const char *key) {
+  json_t *value = json_object_get(json_array_get(array, index), key);
+  for (size_t i = 0; i < index; i++) {
+    json_t *other = json_object_get(json_array_get(array, i), key);
+    bool both_none = !json_is_integer(value) && !json_is_integer(other);
+    if (both_none || json_equal(value, other)) return true;
+  }
+  return false;
+}
+
 /* A number of the report as a sample; null and absent are no sample. */
 static void number(struct metrics *m, int family, const char *labels, const json_t *object, const char *key) {
   const json_t *value = json_object_get(object, key);
@@ -226,13 +248,12 @@ static void add_channel(struct metrics *m, const char *process, size_t index, co
 }
 
 static void add_conflicts(struct metrics *m, int family, const char *device, const json_t *counts) {
-  const char *kind;
-  json_t *count;
-  json_object_foreach((json_t *)counts, kind, count) {
+  for (int kind = RP_POOL_NO_CONFLICT + 1; kind < RP_POOL_CONFLICT_COUNT; kind++) {
+    const char *name = rp_pool_conflict_name((enum rp_pool_conflict_kind)kind);
     char labels[LABELS_BYTES];
     snprintf(labels, sizeof labels, "%s", device);
-    label(labels, "kind", kind);
-    if (json_is_integer(count)) sample(m, family, labels, json_number_value(count));
+    label(labels, "kind", name);
+    number(m, family, labels, counts, name);
   }
 }
 
@@ -258,6 +279,7 @@ static void add_device(struct metrics *m, const char *process, const char *mode,
   number(m, POOL_PHYSICAL, labels, device, "physical_bytes");
   number(m, POOL_PHYSICAL_PEAK, labels, device, "physical_peak_bytes");
   number(m, POOL_SAVED, labels, device, "saved_bytes");
+  number(m, POOL_STOCK, labels, device, "one_to_one_bytes");
   number(m, POOL_GROWN, labels, device, "grown");
   number(m, POOL_WAITS, labels, device, "waits_inserted");
   number(m, POOL_WAIT_SECONDS, labels, device, "wait_seconds");
@@ -265,15 +287,46 @@ static void add_device(struct metrics *m, const char *process, const char *mode,
   add_conflicts(m, POOL_VIOLATIONS, labels, json_object_get(conflicts, "violated"));
   add_conflicts(m, POOL_PREVENTED, labels, json_object_get(conflicts, "prevented"));
   for (size_t i = 0; i < json_array_size(classes); i++)
-    if (i < ROWS_OF_PROCESS)
+    if (i < ROWS_OF_PROCESS && !is_repeated(classes, i, "class"))
       add_class(m, labels, json_array_get(classes, i));
     else
       m->rows_dropped++;
 }
 
+/* The largest communicator of a process is the same on all ranks of a job, on whatever machine they are: its
+ * number names the job. NULL where none is known. */
+static const json_t *job_of(const json_t *report) {
+  const json_t *found = NULL;
+  json_int_t most = -1;
+  size_t i;
+  json_t *communicator;
+  json_array_foreach(json_object_get(report, "communicators"), i, communicator) {
+    const json_t *id = json_object_get(communicator, "communicator_id");
+    json_int_t ranks = json_integer_value(json_object_get(communicator, "ranks"));
+    if (!json_is_string(id) || ranks < most) continue;
+    if (ranks == most && strcmp(json_string_value(id), json_string_value(found)) > 0) continue;
+    found = id;
+    most = ranks;
+  }
+  return found;
+}
+
+static void add_devices(struct metrics *m, const char *process, const json_t *report) {
+  const json_t *devices = json_object_get(report, "devices");
+  for (size_t i = 0; i < json_array_size(devices) && i < ROWS_OF_PROCESS; i++) {
+    if (is_repeated(devices, i, "ordinal")) continue;
+    char labels[LABELS_BYTES];
+    snprintf(labels, sizeof labels, "%s", process);
+    label_integer(labels, "device", json_object_get(json_array_get(devices, i), "ordinal"));
+    number(m, DEVICE_BYTES, labels, json_array_get(devices, i), "total_bytes");
+  }
+}
+
 static void add_info(struct metrics *m, const char *process, const json_t *report) {
   char labels[LABELS_BYTES];
   snprintf(labels, sizeof labels, "%s", process);
+  const char *job = json_string_value(job_of(report));
+  label(labels, "training_job", job ? job + (strncmp(job, "0x", 2) == 0 ? 2 : 0) : "");
   label_text(labels, "mode", json_object_get(report, "mode"));
   label_text(labels, "state", json_object_get(report, "state"));
   sample(m, PROCESS_INFO, labels, 1);
@@ -291,6 +344,7 @@ static void add_process(void *context, const struct rp_serve_process *process) {
   if (!latest(m, process)) return;
   who(process, labels);
   add_info(m, labels, report);
+  add_devices(m, labels, report);
   sample(m, REPORT_AGE, labels, m->now - process->written_unix_seconds);
   number(m, STEPS, labels, totals, "steps_complete");
   number(m, HELD, labels, totals, "held_bytes");
@@ -306,7 +360,10 @@ static void add_process(void *context, const struct rp_serve_process *process) {
     else
       m->rows_dropped++;
   for (size_t i = 0; i < json_array_size(devices); i++)
-    add_device(m, labels, mode ? mode : "", json_array_get(devices, i));
+    if (i < ROWS_OF_PROCESS && !is_repeated(devices, i, "device"))
+      add_device(m, labels, mode ? mode : "", json_array_get(devices, i));
+    else
+      m->rows_dropped++;
 }
 
 static void add_server(struct metrics *m, struct rp_serve_store *store) {
@@ -314,6 +371,8 @@ static void add_server(struct metrics *m, struct rp_serve_store *store) {
   sample(m, BUILD_INFO, "version=\"" RECVPOOL_VERSION "\"", 1);
   fprintf(m->out[REPORTS], "recvpool_reports %zu\n", m->seen_count);
   fprintf(m->out[REPORTS_SKIPPED], "recvpool_reports_skipped %llu\n", (unsigned long long)counts.skipped);
+  fprintf(m->out[REPORTS_DROPPED], "recvpool_reports_dropped %llu\n", (unsigned long long)counts.dropped);
+  fprintf(m->out[FOLDER_READABLE], "recvpool_report_folder_readable %d\n", counts.readable);
   fprintf(m->out[ROWS_DROPPED], "recvpool_series_dropped %llu\n", (unsigned long long)m->rows_dropped);
 }
 

@@ -171,13 +171,14 @@ static bool make_room(struct rp_serve_store *store) {
 static void keep(struct rp_serve_store *store, struct rp_serve_process *fresh, uint64_t look) {
   struct rp_serve_process *known = find(store, fresh->name);
   fresh->looked = look;
+  fresh->id = known ? known->id : store->next_id + 1;
+  (void)json_object_set_new(fresh->summary, "id", json_integer((json_int_t)fresh->id));
   pthread_mutex_lock(&store->lock);
   if (known) {
-    fresh->id = known->id;
     process_fini(known);
     *known = *fresh;
   } else if (store->count < RP_SERVE_PROCESSES && make_room(store)) {
-    fresh->id = ++store->next_id;
+    store->next_id = fresh->id;
     store->processes[store->count++] = *fresh;
   } else {
     store->counts.dropped++;

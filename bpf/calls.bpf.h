@@ -29,6 +29,8 @@ static __noinline int enter_memory(struct call *call) {
   frame->argument[4] = argument(call->regs, shape->height);
   if (shape->stream)
     frame->argument[5] = stream_of(call, argument(call->regs, shape->stream));
+  else if (shape->class_ == RP_PROBE_CREATE || shape->class_ == RP_PROBE_RESERVE)
+    frame->argument[5] = user_word(PT_REGS_SP(call->regs)); /* who calls */
   else
     frame->argument[5] = 0;
   if ((shape->class_ == RP_PROBE_FREE || shape->class_ == RP_PROBE_UNMAP) && frame->argument[1])
@@ -37,11 +39,12 @@ static __noinline int enter_memory(struct call *call) {
 }
 
 static __always_inline void handle_event(const struct call *call, uint32_t what, uint64_t handle,
-                                         uint64_t bytes) {
+                                         uint64_t bytes, uint64_t caller) {
   struct rp_probe_record *record = begin(call, what, RP_EVENT_NONE);
   if (!record) return;
   record->event.aux = handle;
   record->event.bytes = bytes;
+  record->event.function = caller;
   submit(record);
 }
 
@@ -65,10 +68,18 @@ static __noinline int leave_memory(struct call *call, int32_t status) {
     allocated(call, frame);
     break;
   case RP_PROBE_CREATE:
-    handle_event(call, RP_PROBE_WHAT_CREATE, user_word(frame->argument[0]), frame->argument[2]);
+    handle_event(call, RP_PROBE_WHAT_CREATE, user_word(frame->argument[0]), frame->argument[2],
+                 frame->argument[5]);
     break;
   case RP_PROBE_RELEASE:
-    handle_event(call, RP_PROBE_WHAT_RELEASE, frame->argument[1], 0);
+    handle_event(call, RP_PROBE_WHAT_RELEASE, frame->argument[1], 0, 0);
+    break;
+  case RP_PROBE_RESERVE:
+    handle_event(call, RP_PROBE_WHAT_RESERVE, user_word(frame->argument[0]), frame->argument[2],
+                 frame->argument[5]);
+    break;
+  case RP_PROBE_UNRESERVE:
+    handle_event(call, RP_PROBE_WHAT_UNRESERVE, frame->argument[1], 0, 0);
     break;
   }
   return 0;

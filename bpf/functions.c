@@ -54,6 +54,8 @@ static const struct rp_probe_function functions[] = {
      DRIVER(RP_PROBE_FREE, .address = 1, .stream = 2, PER_THREAD, .api = RP_ALLOC_ASYNC), .returns = true},
     {"cuMemCreate", DRIVER(RP_PROBE_CREATE, .out = 1, .bytes = 2), .returns = true},
     {"cuMemRelease", DRIVER(RP_PROBE_RELEASE, .address = 1), .returns = true},
+    {"cuMemAddressReserve", DRIVER(RP_PROBE_RESERVE, .out = 1, .bytes = 2), .returns = true},
+    {"cuMemAddressFree", DRIVER(RP_PROBE_UNRESERVE, .address = 1, .bytes = 2), .returns = true},
     {"cuMemMap", DRIVER(RP_PROBE_MAP, .address = 1, .bytes = 2, .api = RP_ALLOC_VMM), .returns = true},
     {"cuMemUnmap", DRIVER(RP_PROBE_UNMAP, .address = 1, .bytes = 2, .api = RP_ALLOC_VMM), .returns = true},
 

@@ -141,8 +141,16 @@ static void examine(struct rp_libraries *set, struct rp_library *library, const 
   (void)close(file);
 }
 
+static void note_range(struct rp_scan_range *range, const struct rp_mapping *mapping) {
+  const char *slash = strrchr(mapping->path, '/');
+  if (strcmp(slash ? slash + 1 : mapping->path, range->name) != 0) return;
+  range->begin = mapping->begin;
+  range->end = mapping->end;
+}
+
 rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *process,
-                            void (*taken)(void *context, size_t index), void *context) {
+                            void (*taken)(void *context, size_t index), void *context,
+                            struct rp_scan_range *range) {
   struct rp_mappings mappings;
   size_t closed = 0;
   rp_status status = rp_mappings_read(process->pid, &mappings);
@@ -156,6 +164,7 @@ rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *p
     }
     if (library->tries == 0 || (library->state == RP_LIBRARY_REFUSED && library->tries < TRIES))
       examine(set, library, &mappings.files[i], process);
+    if (range) note_range(range, &mappings.files[i]);
     closed += library->state == RP_LIBRARY_REFUSED && library->sites.refused_count == 0;
     if (taken && library->state != RP_LIBRARY_PLAIN) taken(context, (size_t)(library - set->files));
   }

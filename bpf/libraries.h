@@ -55,11 +55,18 @@ rp_status rp_libraries_init(struct rp_libraries *set, const struct rp_link_reque
                             const struct rp_rights *rights);
 /** Detaches everything and frees it. A zeroed one is allowed. */
 void rp_libraries_fini(struct rp_libraries *set);
+/** The code of a file of one name, beside what a scan is for. */
+struct rp_scan_range {
+  const char *name;    /**< without folder */
+  uint64_t begin, end; /**< 0 if the process has not mapped it */
+};
+
 /** Looks at what the process has mapped now and probes what is new. `taken` (may be NULL) is told the index
- * of every file with functions of the table. RP_ERROR_NOT_FOUND: the process is gone; RP_ERROR_UNAVAILABLE:
- * no right to look at it. */
+ * of every file with functions of the table; `range` (may be NULL) is filled in. RP_ERROR_NOT_FOUND: the
+ * process is gone; RP_ERROR_UNAVAILABLE: no right to look at it. */
 rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *process,
-                            void (*taken)(void *context, size_t index), void *context);
+                            void (*taken)(void *context, size_t index), void *context,
+                            struct rp_scan_range *range);
 /** Two numbers turned out to be one file: detaches `second`, if the files agree. */
 void rp_libraries_join(struct rp_libraries *set, size_t first, size_t second);
 

@@ -23,7 +23,7 @@ uint64_t rp__observer_now_ns(void) {
 static void probe_own_loader(struct rp_observer *observer) {
   struct rp_process own;
   if (rp_process_read(getpid(), &own) == RP_OK)
-    (void)rp_libraries_scan(&observer->libraries, &own, NULL, NULL);
+    (void)rp_libraries_scan(&observer->libraries, &own, NULL, NULL, NULL);
 }
 
 static rp_status check(struct rp_observer *observer, char *message, size_t message_size) {

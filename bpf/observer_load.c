@@ -105,7 +105,8 @@ rp_status rp__observer_load(struct rp_observer *observer, uint64_t cgroup_id, in
   libbpf_print_fn_t before = libbpf_set_print(keep_log);
   rp_status status = load(observer, cgroup_id, cgroup_level, message, message_size);
   /* the rest of libbpf's words is about what the message says already */
-  bool names_culprit = strstr(log_text ? log_text : "", "prog '") || strstr(log_text ? log_text : "", "map '");
+  bool names_culprit =
+      strstr(log_text ? log_text : "", "prog '") || strstr(log_text ? log_text : "", "map '");
   if (status != RP_OK && log && names_culprit) {
     *log = log_text;
     log_text = NULL;

@@ -11,6 +11,7 @@
 #include "bpf/functions.h"
 #include "recvpool.skel.h"
 
+#define AGENT "librecvpool.so"
 #define MS 1000000ull
 /* Looks at a process's mappings after it started or loaded something, and then at ease: its loader may be one
  * that tells nothing. */
@@ -184,9 +185,11 @@ static void note_library(void *context, size_t index) {
 }
 
 static void scan_one(struct rp_observer *observer, struct rp_observed *observed, uint64_t now_ns) {
-  rp_status status =
-      rp_libraries_scan(&observer->libraries, &observed->target->process, note_library, observed->target);
-  observed->target->unreadable = status == RP_ERROR_UNAVAILABLE;
+  struct rp_target *target = observed->target;
+  struct rp_scan_range agent = {.name = AGENT};
+  rp_status status = rp_libraries_scan(&observer->libraries, &target->process, note_library, target, &agent);
+  if (agent.end) target->agent.begin = agent.begin, target->agent.end = agent.end;
+  target->unreadable = status == RP_ERROR_UNAVAILABLE;
   bool settled = observed->scans >= SCAN_PAUSES;
   uint64_t pause = settled ? SCAN_AT_EASE_NS : scan_pauses_ns[observed->scans];
   observed->scans += !settled;

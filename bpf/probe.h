@@ -45,8 +45,10 @@ enum rp_probe_class {
   RP_PROBE_LAUNCH = 17,
   RP_PROBE_COPY = 18,
   RP_PROBE_MEMSET = 19,
-  RP_PROBE_LOADER = 20, /**< the dynamic loader has mapped something */
-  RP_PROBE_CLASS_COUNT = 21
+  RP_PROBE_LOADER = 20,    /**< the dynamic loader has mapped something */
+  RP_PROBE_RESERVE = 21,   /**< address space: writes an address to *out */
+  RP_PROBE_UNRESERVE = 22, /**< takes an address */
+  RP_PROBE_CLASS_COUNT = 23
 };
 
 /** Which library a function belongs to. Calls of one layer can be nested in calls of the one above. */
@@ -101,8 +103,10 @@ enum rp_probe_what {
   RP_PROBE_WHAT_SEEN = 7,    /**< first hit of a process */
   RP_PROBE_WHAT_LOADER = 8,  /**< the process mapped a library */
   RP_PROBE_WHAT_ALIAS = 9,   /**< libraries event.aux and event.function are one file */
-  RP_PROBE_WHAT_CREATE = 10, /**< physical memory: event.aux = handle, event.bytes */
-  RP_PROBE_WHAT_RELEASE = 11 /**< event.aux = handle */
+  RP_PROBE_WHAT_CREATE = 10, /**< physical memory: event.aux = handle, event.bytes, event.function = caller */
+  RP_PROBE_WHAT_RELEASE = 11, /**< event.aux = handle */
+  RP_PROBE_WHAT_RESERVE = 12, /**< address space: event.aux = address, event.bytes, event.function = caller */
+  RP_PROBE_WHAT_UNRESERVE = 13 /**< event.aux = address */
 };
 
 /** Head of every record; `event` is whole only in records of that size. */

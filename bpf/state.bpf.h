@@ -329,7 +329,8 @@ static __always_inline bool inside_nccl(const struct call *call) {
 }
 
 static __always_inline bool is_memory_class(uint32_t class_) {
-  return class_ >= RP_PROBE_ALLOC && class_ <= RP_PROBE_UNMAP;
+  return (class_ >= RP_PROBE_ALLOC && class_ <= RP_PROBE_UNMAP) || class_ == RP_PROBE_RESERVE ||
+         class_ == RP_PROBE_UNRESERVE;
 }
 
 static __always_inline bool is_nccl_class(uint32_t class_) {

@@ -41,6 +41,7 @@ void rp_target_destroy(struct rp_target *target) {
   rp_tracker_destroy(target->tracker);
   rp_address_map_fini(&target->ranges);
   rp_address_map_fini(&target->handles);
+  rp_address_map_fini(&target->reserved);
   free(target->comms);
   free(target);
 }
@@ -134,28 +135,65 @@ static void end_comm(struct rp_target *target, uint64_t handle) {
 
 /* ---- physical memory ---- */
 
-static bool forget_handle(struct rp_target *target, uint64_t handle) {
+static void note_moment(struct rp_target_agent *agent, uint64_t time_ns) {
+  if (agent->physical_bytes > agent->physical_peak_bytes) agent->physical_peak_bytes = agent->physical_bytes;
+  agent->moments[agent->moment_count++ % RP_TARGET_MOMENTS] =
+      (struct rp_target_moment){time_ns, agent->physical_bytes, agent->reserved_bytes};
+}
+
+static bool is_agents(const struct rp_target *target, uint64_t caller) {
+  return caller >= target->agent.begin && caller < target->agent.end;
+}
+
+static bool forget_handle(struct rp_target *target, const struct rp_event *event) {
   struct rp_range forgotten;
-  if (rp_address_map_remove(&target->handles, handle, &forgotten) != RP_OK) return false;
-  target->physical.released_bytes += forgotten.value;
-  target->physical.live_bytes -= forgotten.value;
+  if (rp_address_map_remove(&target->handles, event->aux, &forgotten) != RP_OK) return false;
+  uint64_t bytes = forgotten.value >> 1;
+  target->physical.released_bytes += bytes;
+  target->physical.live_bytes -= bytes;
+  if (forgotten.value & 1) {
+    target->agent.physical_bytes -= bytes;
+    note_moment(&target->agent, event->time_ns);
+  }
   return true;
 }
 
 static void take_create(struct rp_target *target, const struct rp_event *event) {
   struct rp_target_physical *physical = &target->physical;
-  (void)forget_handle(target, event->aux); /* its release was not seen */
-  if (rp_address_map_add(&target->handles, event->aux, event->aux + 1, event->bytes) != RP_OK) {
+  bool agents = is_agents(target, event->function);
+  (void)forget_handle(target, event); /* its release was not seen */
+  if (rp_address_map_add(&target->handles, event->aux, event->aux + 1, event->bytes << 1 | agents) != RP_OK) {
     target->out_of_memory = true;
     return;
   }
   physical->created_bytes += event->bytes;
   physical->live_bytes += event->bytes;
   if (physical->live_bytes > physical->peak_bytes) physical->peak_bytes = physical->live_bytes;
+  if (!agents) return;
+  target->agent.physical_bytes += event->bytes;
+  note_moment(&target->agent, event->time_ns);
 }
 
 static void take_release(struct rp_target *target, const struct rp_event *event) {
-  if (!forget_handle(target, event->aux)) target->physical.unknown_releases++;
+  if (!forget_handle(target, event)) target->physical.unknown_releases++;
+}
+
+static void take_unreserve(struct rp_target *target, const struct rp_event *event) {
+  struct rp_range forgotten;
+  if (rp_address_map_remove(&target->reserved, event->aux, &forgotten) != RP_OK) return;
+  target->agent.reserved_bytes -= forgotten.end - forgotten.begin;
+  note_moment(&target->agent, event->time_ns);
+}
+
+static void take_reserve(struct rp_target *target, const struct rp_event *event) {
+  if (!is_agents(target, event->function)) return;
+  take_unreserve(target, event);
+  if (rp_address_map_add(&target->reserved, event->aux, event->aux + event->bytes, 0) != RP_OK) {
+    target->out_of_memory = true;
+    return;
+  }
+  target->agent.reserved_bytes += event->bytes;
+  note_moment(&target->agent, event->time_ns);
 }
 
 /* ---- launches ---- */
@@ -268,6 +306,12 @@ void rp_target_take(struct rp_target *target, const struct rp_probe_record *reco
     break;
   case RP_PROBE_WHAT_RELEASE:
     take_release(target, &record->event);
+    break;
+  case RP_PROBE_WHAT_RESERVE:
+    take_reserve(target, &record->event);
+    break;
+  case RP_PROBE_WHAT_UNRESERVE:
+    take_unreserve(target, &record->event);
     break;
   default:
     take_event(target, record);

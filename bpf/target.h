@@ -28,6 +28,23 @@ struct rp_target_physical {
   uint64_t unknown_releases; /**< of handles made before observation began */
 };
 
+/** Changes of the agent's own memory that are remembered, newest last. */
+#define RP_TARGET_MOMENTS 256
+
+/** What the agent inside the process held at one time: physical memory, and address space. */
+struct rp_target_moment {
+  uint64_t time_ns, physical_bytes, reserved_bytes;
+};
+
+/** The agent inside the process, as seen from outside: what it does with device memory is told by the
+ * caller's address. */
+struct rp_target_agent {
+  uint64_t begin, end; /**< its code; 0 where there is none */
+  uint64_t physical_bytes, physical_peak_bytes, reserved_bytes;
+  struct rp_target_moment moments[RP_TARGET_MOMENTS];
+  size_t moment_count; /**< all that ever were */
+};
+
 /** Files with probes that one process is remembered to have mapped. */
 #define RP_TARGET_LIBRARIES 32
 
@@ -36,9 +53,11 @@ struct rp_target {
   uint64_t generation;           /**< as records carry it */
   uint64_t started_ns, ended_ns; /**< CLOCK_MONOTONIC; ended 0 while it runs */
   struct rp_tracker *tracker;
-  struct rp_address_map ranges;  /**< receive buffers, as the tracker says */
-  struct rp_address_map handles; /**< physical memory: [handle, handle + 1), value = bytes */
+  struct rp_address_map ranges;   /**< receive buffers, as the tracker says */
+  struct rp_address_map handles;  /**< physical memory: [handle, handle + 1), value = bytes << 1 | agent's */
+  struct rp_address_map reserved; /**< address space of the agent: [address, address + bytes) */
   struct rp_target_physical physical;
+  struct rp_target_agent agent;
   struct rp_target_comm *comms;
   size_t comm_count, comm_capacity;
   uint64_t sequence, sends, sent_bytes, receives, received_bytes;

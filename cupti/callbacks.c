@@ -53,18 +53,13 @@ static void tell_memset(const struct rp_taken *call, uint64_t to, uint64_t bytes
 
 /* ---- launches ---- */
 
-static void take_launch(const struct rp_taken *call, CUfunction function, uint64_t stream, uint32_t flags,
-                        void **params, void **extra) {
-  const struct rp_cuda_launch launch = {.function = (uint64_t)(uintptr_t)function,
-                                        .stream = stream,
-                                        .event_flags = flags,
-                                        .symbol = call->data->symbolName,
-                                        .params = params,
-                                        .extra = extra};
+static void take_launch(const struct rp_taken *call, const struct rp_cuda_launch *given) {
+  struct rp_cuda_launch launch = *given;
   struct rp_launch_words words;
-  call->work->stream = stream;
-  call->work->event_flags = flags;
-  *call->matters = stream == RP_STREAM_LEGACY || (flags & RP_LAUNCH_RECORDS);
+  launch.symbol = call->data->symbolName;
+  call->work->stream = launch.stream;
+  call->work->event_flags = launch.event_flags;
+  *call->matters = launch.stream == RP_STREAM_LEGACY || (launch.event_flags & RP_LAUNCH_RECORDS);
   if (call->phase == RP_ENDS || (call->phase == RP_BEGINS && !call->sink->launch_begun())) return;
   if (!rp_launch_scan(&launch, &call->sink->filter, &words)) return;
   *call->matters = true;
@@ -76,20 +71,30 @@ static void take_launch(const struct rp_taken *call, CUfunction function, uint64
 
 static void on_launch(const struct rp_taken *call) {
   const cuLaunchKernel_params *p = call->params;
-  take_launch(call, p->f, rp_normal_stream(p->hStream, call->per_thread), 0, p->kernelParams, p->extra);
+  take_launch(call, &(struct rp_cuda_launch){.function = (uint64_t)(uintptr_t)p->f,
+                                             .stream = rp_normal_stream(p->hStream, call->per_thread),
+                                             .params = p->kernelParams,
+                                             .extra = p->extra,
+                                             .grid = {p->gridDimX, p->gridDimY, p->gridDimZ}});
 }
 
 static void on_launch_ex(const struct rp_taken *call) {
   const cuLaunchKernelEx_params *p = call->params;
-  uint32_t flags = 0;
-  CUstream stream = (CUstream)(uintptr_t)rp_driver_config_stream(p->config, &flags);
+  struct rp_cuda_launch launch = {
+      .function = (uint64_t)(uintptr_t)p->f, .params = p->kernelParams, .extra = p->extra};
+  CUstream stream = (CUstream)(uintptr_t)rp_driver_config_stream(p->config, &launch.event_flags);
+  launch.stream = rp_normal_stream(stream, call->per_thread);
+  rp_driver_config_grid(p->config, launch.grid);
   call->work->driver_config = p->config;
-  take_launch(call, p->f, rp_normal_stream(stream, call->per_thread), flags, p->kernelParams, p->extra);
+  take_launch(call, &launch);
 }
 
 static void on_launch_cooperative(const struct rp_taken *call) {
   const cuLaunchCooperativeKernel_params *p = call->params;
-  take_launch(call, p->f, rp_normal_stream(p->hStream, call->per_thread), 0, p->kernelParams, NULL);
+  take_launch(call, &(struct rp_cuda_launch){.function = (uint64_t)(uintptr_t)p->f,
+                                             .stream = rp_normal_stream(p->hStream, call->per_thread),
+                                             .params = p->kernelParams,
+                                             .grid = {p->gridDimX, p->gridDimY, p->gridDimZ}});
 }
 
 static void on_graph_launch(const struct rp_taken *call) {

@@ -120,6 +120,7 @@ struct rp_cuda_launch {
   const char *symbol;   /**< mangled name where the caller knows it, else NULL; valid during the call only */
   void **params;        /**< kernelParams */
   void **extra;         /**< packed buffer */
+  uint32_t grid[3];     /**< blocks, x first; 0 = not known */
 };
 
 /** Which ranges count as receive buffers. `low` and `high` bound all of them and are read relaxed on every
@@ -202,10 +203,12 @@ struct rp_param_layout {
 };
 
 /** The pure half: collects the aligned 8-byte words of a launch, marks those that lie in receive buffers.
- * `layout` may be NULL (then only `extra` can be read). True if at least one does; `out` is untouched
- * otherwise. */
+ * `layout` may be NULL (then only `extra` can be read). `launch` (may be NULL) tells which kernel it is, so
+ * that of a table only the filled part counts. True if at least one word lies in a receive buffer; `out` is
+ * of no use otherwise. */
 bool rp_launch_collect(const struct rp_param_layout *layout, size_t layout_count, void *const *params,
-                       void *const *extra, const struct rp_scan_filter *filter, struct rp_launch_words *out);
+                       void *const *extra, const struct rp_scan_filter *filter,
+                       const struct rp_cuda_launch *launch, struct rp_launch_words *out);
 /** The same for a launch of the live process: looks the layout up in the cache, asking the driver the first
  * time. */
 bool rp_launch_scan(const struct rp_cuda_launch *launch, const struct rp_scan_filter *filter,
@@ -231,6 +234,9 @@ uint64_t rp_launch_cache_bytes(void);
 uint64_t rp_runtime_config_stream(const void *config, uint32_t *event_flags);
 /** Stream of a CUlaunchConfig, the same. */
 uint64_t rp_driver_config_stream(const void *config, uint32_t *event_flags);
+/** Blocks of the launch with that configuration, x first. */
+void rp_runtime_config_grid(const void *config, uint32_t grid[3]);
+void rp_driver_config_grid(const void *config, uint32_t grid[3]);
 /** The next event that the launch records by its attributes, from position *at (begin with 0); false: there
  * are no more. `started`: it says that the launch has begun (programmatic event), else nothing certain. */
 bool rp_driver_config_event(const void *config, unsigned *at, uint64_t *event, bool *started);

@@ -33,6 +33,20 @@ uint64_t rp_runtime_config_stream(const void *config, uint32_t *event_flags) {
   return (uint64_t)(uintptr_t)c->stream;
 }
 
+void rp_driver_config_grid(const void *config, uint32_t grid[3]) {
+  const CUlaunchConfig *c = config;
+  grid[0] = c ? c->gridDimX : 0;
+  grid[1] = c ? c->gridDimY : 0;
+  grid[2] = c ? c->gridDimZ : 0;
+}
+
+void rp_runtime_config_grid(const void *config, uint32_t grid[3]) {
+  const cudaLaunchConfig_t *c = config;
+  grid[0] = c ? c->gridDim.x : 0;
+  grid[1] = c ? c->gridDim.y : 0;
+  grid[2] = c ? c->gridDim.z : 0;
+}
+
 bool rp_driver_config_event(const void *config, unsigned *at, uint64_t *event, bool *started) {
   const CUlaunchConfig *c = config;
   for (; c && c->attrs && *at < c->numAttrs; ++*at) {

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "cupti/launch_tables.h"
 #include "cupti/layout_cache.h"
 
 /* A list of `extra` has two pairs; anything longer is read no further than this. */
@@ -77,12 +78,34 @@ static void add_bytes(const unsigned char *data, uint32_t offset, size_t size, u
   }
 }
 
+/* What of a large parameter is filled, if it is a known table. The name is asked for only here, where a word
+ * of the launch looks like a receive buffer. */
+static bool find_table(const struct rp_cuda_launch *launch, const unsigned char *data, size_t size,
+                       struct rp_launch_table *table) {
+  char name[1024];
+  if (size < RP_TABLE_BYTES_MIN || !launch) return false;
+  const char *symbol = launch->symbol;
+  if (!symbol && rp_driver_function_name(launch->function, name, sizeof name)) symbol = name;
+  return rp_launch_table(symbol, launch->grid, data, size, table);
+}
+
 static __attribute__((noinline)) void add_params(const struct rp_param_layout *layout, size_t count,
                                                  void *const *params, uint64_t low, uint64_t high,
                                                  const struct rp_scan_filter *filter,
+                                                 const struct rp_cuda_launch *launch,
                                                  struct rp_launch_words *out) {
-  for (size_t i = 0; i < count; i++)
-    if (params[i]) add_bytes(params[i], layout[i].offset, layout[i].size, low, high, filter, out);
+  struct rp_launch_table table;
+  for (size_t i = 0; i < count; i++) {
+    const unsigned char *data = params[i];
+    if (!data) continue;
+    if (!find_table(launch, data, layout[i].size, &table)) {
+      add_bytes(data, layout[i].offset, layout[i].size, low, high, filter, out);
+      continue;
+    }
+    for (size_t row = 0; row < table.row_count; row++)
+      add_bytes(data + table.rows[row].offset, layout[i].offset + (uint32_t)table.rows[row].offset,
+                table.rows[row].bytes, low, high, filter, out);
+  }
 }
 
 static bool any_hit(const struct rp_launch_words *words) {
@@ -92,7 +115,8 @@ static bool any_hit(const struct rp_launch_words *words) {
 }
 
 bool rp_launch_collect(const struct rp_param_layout *layout, size_t layout_count, void *const *params,
-                       void *const *extra, const struct rp_scan_filter *filter, struct rp_launch_words *out) {
+                       void *const *extra, const struct rp_scan_filter *filter,
+                       const struct rp_cuda_launch *launch, struct rp_launch_words *out) {
   uint64_t low = atomic_load_explicit(filter->low, memory_order_relaxed);
   uint64_t high = atomic_load_explicit(filter->high, memory_order_relaxed);
   const unsigned char *buffer = NULL;
@@ -109,8 +133,9 @@ bool rp_launch_collect(const struct rp_param_layout *layout, size_t layout_count
   if (packed)
     add_bytes(buffer, 0, bytes, low, high, filter, words);
   else
-    add_params(layout, layout_count, params, low, high, filter, words);
-  return any_hit(words); /* false if a range went away in between */
+    add_params(layout, layout_count, params, low, high, filter, launch, words);
+  return any_hit(
+      words); /* false if a range went away in between, or the word was in a part that is not filled */
 }
 
 bool rp_launch_scan(const struct rp_cuda_launch *launch, const struct rp_scan_filter *filter,
@@ -122,7 +147,7 @@ bool rp_launch_scan(const struct rp_cuda_launch *launch, const struct rp_scan_fi
     if (!layout) return false;
   }
   return rp_launch_collect(layout ? layout->params : NULL, layout ? layout->count : 0, launch->params,
-                           launch->extra, filter, out);
+                           launch->extra, filter, launch, out);
 }
 
 bool rp_launch_is_nccl(const char *symbol) {

@@ -96,21 +96,6 @@ static uint32_t label_runs(struct rp_grouping_work *work, bool readers) {
 
 /* ---- attempts ---- */
 
-/* Groups of lives that agree in family and, if asked, in readers and in the part given by weights. */
-static uint32_t label_by_class(struct rp_grouping_work *work, bool readers, bool parts) {
-  uint32_t groups = 0, *leader = work->scratch;
-  for (size_t i = 0; i < work->count; i++) {
-    uint32_t g = 0;
-    while (g < groups && !(work->family[leader[g]] == work->family[i] &&
-                           (!readers || work->reader[leader[g]] == work->reader[i]) &&
-                           (!parts || work->part[leader[g]] == work->part[i])))
-      g++;
-    if (g == groups) leader[groups++] = (uint32_t)i;
-    work->label[i] = g;
-  }
-  return groups;
-}
-
 static bool is_even(const struct rp_grouping_work *work, uint32_t groups) {
   uint32_t *size = work->scratch;
   memset(size, 0, groups * sizeof *size);
@@ -135,12 +120,12 @@ static bool are_stages(const struct rp_grouping_work *work, uint32_t groups) {
   return size > 1;
 }
 
-/* Stages by their weights, if every receive of the step has one of at least two; 0 groups otherwise. */
+/* Stages by their weights; 0 groups if there are not at least two. */
 static uint32_t label_by_weights(struct rp_grouping_work *work) {
   uint16_t from = 0;
   while (rp__weights_part(work, &from)) {
-    uint32_t groups = label_by_class(work, true, true);
-    if (is_even(work, groups)) return groups;
+    uint32_t groups = rp__label_evenly(work, true);
+    if (groups) return groups;
   }
   return 0;
 }
@@ -148,13 +133,15 @@ static uint32_t label_by_weights(struct rp_grouping_work *work) {
 /* The finest even partition by the strongest evidence; without any, peer and size alone. */
 static uint32_t label_groups(struct rp_grouping_work *work) {
   uint32_t groups;
-  for (int readers = 1; work->order_known && readers >= 0; readers--)
-    if (are_stages(work, groups = label_runs(work, readers))) return groups;
+  for (int readers = 1; work->order_known && readers >= 0; readers--) {
+    /* Runs that tell no more than peer, size and readers do are no evidence against weights. */
+    uint32_t known = readers ? work->class_count : work->family_count;
+    if (are_stages(work, groups = label_runs(work, readers)) && groups > known) return groups;
+  }
   if ((groups = label_by_weights(work))) return groups;
-  if (is_even(work, groups = label_by_class(work, true, false))) return groups;
-  if (is_even(work, groups = label_by_class(work, false, false))) return groups;
+  if ((groups = rp__label_evenly(work, false))) return groups;
   /* Uneven, e.g. one direction broke off: directions are still worth telling apart. */
-  return label_by_class(work, true, false);
+  return rp__label_by_class(work, true, false);
 }
 
 /* ---- putting it together ---- */
@@ -175,13 +162,27 @@ static void describe_groups(const struct rp_grouping_work *work, struct rp_group
   }
 }
 
-/* Preallocated buffers are made in microbatch order, whatever order they are received in. */
-static void number_by_allocation(const struct rp_grouping_work *work, struct rp_grouping *out) {
-  memset(work->scratch, 0, work->count * sizeof *work->scratch);
+/* Preallocated buffers are made in microbatch order, so where those made first are received last, the group
+ * is received backwards. Only that much is taken from allocation order: a caching allocator serves some
+ * buffers from blocks that are older than the rest. */
+static rp_status number_by_allocation(const struct rp_grouping_work *work, struct rp_grouping *out) {
+  struct tally {
+    uint32_t made;     /* lives so far, in allocation order */
+    int64_t agreement; /* of that order with the order of receipt, from -1 to 1 times something */
+  } *tally = calloc(out->group_count, sizeof *tally);
+  if (!tally) return RP_ERROR_NO_MEMORY;
   for (size_t i = 0; i < work->count; i++) {
-    uint32_t life = work->order[i];
-    out->microbatch[life] = work->scratch[work->label[life]]++;
+    uint32_t life = work->order[i], group = work->label[life];
+    int64_t last = (int64_t)out->groups[group].size - 1;
+    tally[group].agreement +=
+        (2 * (int64_t)tally[group].made++ - last) * (2 * (int64_t)out->microbatch[life] - last);
   }
+  for (size_t i = 0; i < work->count; i++) {
+    uint32_t group = work->label[i];
+    if (tally[group].agreement < 0) out->microbatch[i] = out->groups[group].size - 1 - out->microbatch[i];
+  }
+  free(tally);
+  return RP_OK;
 }
 
 /* In allocation order, buffers of one allocation are neighbours. */
@@ -201,8 +202,8 @@ static rp_status finish_grouping(struct rp_grouping_work *work, struct rp_groupi
   if (!first) return RP_ERROR_NO_MEMORY;
   describe_groups(work, out, first);
   find_neighbours(work, out);
-  if (work->order_known) number_by_allocation(work, out);
-  rp_status status = rp__stages_number(work, out, first);
+  rp_status status = work->order_known ? number_by_allocation(work, out) : RP_OK;
+  if (!status) status = rp__stages_number(work, out, first);
   free(first);
   return status;
 }
@@ -211,7 +212,8 @@ static rp_status group(struct rp_grouping_work *work, struct rp_grouping *out) {
   classify(work, same_family, UINT32_MAX, work->family);
   if (!classify(work, same_readers, READER_CLASSES_MAX, work->reader))
     memset(work->reader, 0, work->count * sizeof *work->reader);
-  label_by_class(work, true, false);
+  work->family_count = rp__label_by_class(work, false, false);
+  work->class_count = rp__label_by_class(work, true, false);
   memcpy(work->class_of, work->label, work->count * sizeof *work->label);
   rp_status status = sort_by_allocation(work);
   if (!status) status = rp__weights_index(work);

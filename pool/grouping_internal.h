@@ -2,6 +2,7 @@
  * What the files of grouping share:
  *
  *   grouping.c          readers, allocation order, the choice between partitions
+ *   grouping_even.c     partitions by what receives have in common, and the even one among them
  *   grouping_weights.c  partitions by the weights named beside the buffers
  *   grouping_stages.c   directions and stages of the groups found
  */
@@ -10,9 +11,9 @@
 
 #include "pool/grouping.h"
 
-/** One use of an allocation as companion. */
+/** One use of a companion by a life. */
 struct rp_weight_use {
-  uint64_t serial;
+  uint64_t key; /**< rp__companion_key */
   uint32_t life;
 };
 
@@ -28,17 +29,28 @@ struct rp_grouping_work {
   uint32_t *label;    /**< group under construction */
   uint32_t *part;     /**< which weight, while parting by weights */
   uint32_t *scratch;
+  uint32_t family_count, class_count; /**< values in family and in class_of */
   bool order_known;
-  struct rp_weight_use *uses; /**< companions older than the first receive, sorted by serial, then lifetime */
+  struct rp_weight_use *uses; /**< companions old enough to be weights, sorted by key, then lifetime */
   size_t use_count;
+  uint64_t old_serial; /**< allocations up to this one are that old */
 };
 
-/** Fills uses. */
+/** Labels lives that agree in family and, if asked, in readers and in the part given by weights, in order of
+ * their first receive. Number of labels. Uses scratch. */
+uint32_t rp__label_by_class(struct rp_grouping_work *work, bool readers, bool parts);
+
+/** Labels lives as rp__label_by_class does with readers, but so that all labels have equally many: the finest
+ * such partition. Number of labels, 0 if there is no such partition (or no memory). */
+uint32_t rp__label_evenly(struct rp_grouping_work *work, bool parts);
+
+/** Fills uses and old_serial. */
 rp_status rp__weights_index(struct rp_grouping_work *work);
 
 /** Parts the lives (work->part) so that each part has a weight which all its lives name and no other life
- * does; `from` is where to go on looking among the companions of the first life, 0 at first. Number of parts,
- * at least 2, or 0 when there is no further such partition. */
+ * does; those that name no weight at all are a part too (the first stage needs no gradient of its input).
+ * `from` is where to go on looking among the companions of the first life, 0 at first. Number of parts, at
+ * least 2, or 0 when there is no further such partition. */
 uint32_t rp__weights_part(struct rp_grouping_work *work, uint16_t *from);
 
 /** Sets direction and stage ordinal of every group; `first` is the first lifetime of each group. */

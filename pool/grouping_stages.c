@@ -2,45 +2,41 @@
 #include "pool/grouping_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-/* ---- directions ---- */
+/* ---- families ---- */
 
 /** What is known of a peer-and-size family. */
 struct family {
-  uint32_t first;   /**< its first receive */
-  bool seen, mixed; /**< mixed: its buffers have different readers, so both directions come from this peer */
+  uint32_t reader; /**< of its first group */
+  bool seen,
+      mixed; /**< mixed: its groups have different readers, so that both directions may come from this peer */
+  bool one_way; /**< mixed, but only one direction comes from it */
 };
 
-static void describe_families(const struct rp_grouping_work *work, struct family *families) {
+/* The readers of each group: of its middle receive, for the first and the last microbatch may be treated
+ * apart (where gradients are accumulated, the first one is copied). */
+static void find_readers(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
+                         uint32_t *reader) {
+  uint32_t *seen = work->scratch;
+  memset(seen, 0, work->count * sizeof *seen);
   for (size_t i = 0; i < work->count; i++) {
+    uint32_t g = grouping->group_of[i];
+    if (seen[g]++ == grouping->groups[g].size / 2) reader[g] = work->reader[i];
+  }
+}
+
+/* `first` is the first receive of each group: families are described by the group that starts first. */
+static void describe_families(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
+                              const uint32_t *reader, const size_t *first, struct family *families) {
+  for (size_t i = 0; i < work->count; i++) {
+    uint32_t g = grouping->group_of[i];
     struct family *family = &families[work->family[i]];
+    if (first[g] != i) continue;
     if (!family->seen)
-      *family = (struct family){.first = (uint32_t)i, .seen = true};
-    else if (work->reader[i] != work->reader[family->first])
+      *family = (struct family){.reader = reader[g], .seen = true};
+    else if (reader[g] != family->reader)
       family->mixed = true;
-  }
-}
-
-/* The side of the pipeline a peer is on, by what was exchanged with it first: activations travel before
- * gradients. */
-static enum rp_direction direction_of_peer(const struct rp_grouping_work *work, const struct rp_life *life) {
-  for (size_t i = 0; i < work->hints->peer_count; i++) {
-    const struct rp_peer_order *peer = &work->hints->peers[i];
-    if (peer->comm == life->comm && peer->peer == life->peer && peer->bytes == life->bytes)
-      return peer->receive_first ? RP_DIRECTION_ACTIVATION : RP_DIRECTION_GRADIENT;
-  }
-  return RP_DIRECTION_UNKNOWN;
-}
-
-static void set_directions(const struct rp_grouping_work *work, const struct family *families,
-                           struct rp_grouping *out, const size_t *first) {
-  for (size_t g = 0; g < out->group_count; g++) {
-    const struct family *family = &families[work->family[first[g]]];
-    /* With both directions from one peer, an activation comes first. */
-    bool like_first = work->reader[first[g]] == work->reader[family->first];
-    out->groups[g].direction = !family->mixed ? direction_of_peer(work, &work->lives[first[g]])
-                               : like_first   ? RP_DIRECTION_ACTIVATION
-                                              : RP_DIRECTION_GRADIENT;
   }
 }
 
@@ -48,13 +44,13 @@ static void set_directions(const struct rp_grouping_work *work, const struct fam
 
 /** A weight that all lives of a group name. */
 struct group_weight {
-  uint64_t serial;
+  uint64_t key;
   size_t group;
 };
 
 static int compare_group_weights(const void *left, const void *right) {
   const struct group_weight *a = left, *b = right;
-  if (a->serial != b->serial) return a->serial < b->serial ? -1 : 1;
+  if (a->key != b->key) return a->key < b->key ? -1 : 1;
   return (a->group > b->group) - (a->group < b->group);
 }
 
@@ -70,9 +66,9 @@ static size_t collect_group_weights(const struct rp_grouping_work *work, const s
   size_t kept = 0;
   for (size_t begin = 0, end; begin < work->use_count; begin = end) {
     size_t at = kept;
-    for (end = begin; end < work->use_count && work->uses[end].serial == work->uses[begin].serial; end++)
+    for (end = begin; end < work->use_count && work->uses[end].key == work->uses[begin].key; end++)
       weights[at + end - begin] =
-          (struct group_weight){work->uses[end].serial, work->label[work->uses[end].life]};
+          (struct group_weight){work->uses[end].key, work->label[work->uses[end].life]};
     qsort(weights + at, end - begin, sizeof *weights, compare_by_label);
     for (size_t i = at, run; i < at + end - begin; i += run) {
       for (run = 1; i + run < at + end - begin && weights[i + run].group == weights[i].group; run++)
@@ -84,33 +80,86 @@ static size_t collect_group_weights(const struct rp_grouping_work *work, const s
   return kept;
 }
 
-/* Ties groups that share a weight no third group names: the two directions of one stage. */
-static bool tie_by_weights(const struct group_weight *weights, size_t count,
-                           const struct rp_grouping *grouping, size_t *partner) {
-  bool any = false;
+/* Ties groups that share a weight no third group names: they belong to one stage. tie[g] is the other,
+ * SIZE_MAX if there is none. */
+static void tie_by_weights(const struct group_weight *weights, size_t count, size_t *tie) {
   for (size_t i = 0, run; i < count; i += run) {
-    for (run = 1; i + run < count && weights[i + run].serial == weights[i].serial; run++)
+    for (run = 1; i + run < count && weights[i + run].key == weights[i].key; run++)
       ;
     if (run != 2) continue;
-    size_t a = weights[i].group, b = weights[i + 1].group;
-    if (grouping->groups[a].direction == grouping->groups[b].direction) continue;
-    partner[a] = b;
-    partner[b] = a;
-    any = true;
+    tie[weights[i].group] = weights[i + 1].group;
+    tie[weights[i + 1].group] = weights[i].group;
   }
-  return any;
 }
 
-static rp_status find_partners(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
-                               size_t *partner, bool *any) {
+static rp_status find_ties(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
+                           size_t *tie) {
   struct group_weight *weights = malloc((work->use_count + 1) * sizeof *weights);
   if (!weights) return RP_ERROR_NO_MEMORY;
   for (size_t g = 0; g < grouping->group_count; g++)
-    partner[g] = SIZE_MAX;
-  size_t count = collect_group_weights(work, grouping, weights);
-  *any = tie_by_weights(weights, count, grouping, partner);
+    tie[g] = SIZE_MAX;
+  tie_by_weights(weights, collect_group_weights(work, grouping, weights), tie);
   free(weights);
   return RP_OK;
+}
+
+/* ---- directions ---- */
+
+/* The side of the pipeline a peer is on, by what was exchanged with it first: activations travel before
+ * gradients. */
+static enum rp_direction direction_of_peer(const struct rp_grouping_work *work, const struct rp_life *life) {
+  for (size_t i = 0; i < work->hints->peer_count; i++) {
+    const struct rp_peer_order *peer = &work->hints->peers[i];
+    if (peer->comm == life->comm && peer->peer == life->peer && peer->bytes == life->bytes)
+      return peer->receive_first ? RP_DIRECTION_ACTIVATION : RP_DIRECTION_GRADIENT;
+  }
+  return RP_DIRECTION_UNKNOWN;
+}
+
+static enum rp_direction opposite(enum rp_direction direction) {
+  return direction == RP_DIRECTION_ACTIVATION ? RP_DIRECTION_GRADIENT
+         : direction == RP_DIRECTION_GRADIENT ? RP_DIRECTION_ACTIVATION
+                                              : RP_DIRECTION_UNKNOWN;
+}
+
+/** Directions in the making. */
+struct directions {
+  const struct rp_grouping_work *work;
+  struct rp_grouping *out;
+  const size_t *first;    /**< first receive of each group */
+  const uint32_t *reader; /**< of each group */
+  struct family *families;
+  const size_t *tie;
+};
+
+static struct family *family_of(const struct directions *d, size_t group) {
+  return &d->families[d->work->family[d->first[group]]];
+}
+
+/* Peers that one direction comes from, and the other halves of the stages that receive from those. */
+static void set_sure_directions(const struct directions *d) {
+  struct rp_group *groups = d->out->groups;
+  for (size_t g = 0; g < d->out->group_count; g++)
+    groups[g].direction = family_of(d, g)->mixed ? RP_DIRECTION_UNKNOWN
+                                                 : direction_of_peer(d->work, &d->work->lives[d->first[g]]);
+  for (size_t g = 0; g < d->out->group_count; g++) {
+    if (!family_of(d, g)->mixed || d->tie[g] == SIZE_MAX || family_of(d, d->tie[g])->mixed) continue;
+    groups[g].direction = opposite(groups[d->tie[g]].direction);
+    if (groups[g].direction) family_of(d, g)->one_way = true;
+  }
+}
+
+/* Whether one direction comes from this peer only after all: the pipeline is no V then, and its other
+ * neighbour another peer. The first stage reads its gradients in other ways than the later ones. */
+static void set_other_directions(const struct directions *d) {
+  for (size_t g = 0; g < d->out->group_count; g++) {
+    const struct family *family = family_of(d, g);
+    if (!family->mixed || d->out->groups[g].direction) continue;
+    /* With both directions from one peer, an activation comes first. */
+    d->out->groups[g].direction = family->one_way ? direction_of_peer(d->work, &d->work->lives[d->first[g]])
+                                  : d->reader[g] == family->reader ? RP_DIRECTION_ACTIVATION
+                                                                   : RP_DIRECTION_GRADIENT;
+  }
 }
 
 /* ---- stages ---- */
@@ -165,28 +214,61 @@ static void number(struct rp_grouping *grouping, const struct stage_order *order
   }
 }
 
+/* Ties between groups of different directions make partners. True if there is any. */
+static bool partners_by_ties(const struct rp_grouping *grouping, const size_t *tie, size_t *partner) {
+  bool any = false;
+  for (size_t g = 0; g < grouping->group_count; g++) {
+    bool partners = tie[g] != SIZE_MAX && tie[tie[g]] == g &&
+                    grouping->groups[g].direction != grouping->groups[tie[g]].direction;
+    partner[g] = partners ? tie[g] : SIZE_MAX;
+    any |= partners;
+  }
+  return any;
+}
+
+/** Scratch memory of rp__stages_number, one element per group (families: per life). */
+struct stage_memory {
+  struct family *families;
+  struct first_receive *receives;
+  size_t *tie, *partner, *activation, *gradient;
+  uint32_t *reader;
+};
+
+static rp_status number_stages(const struct rp_grouping_work *work, struct rp_grouping *out,
+                               const size_t *first, const struct stage_memory *memory) {
+  struct directions directions = {work, out, first, memory->reader, memory->families, memory->tie};
+  struct stage_order order = {.activation = memory->activation, .gradient = memory->gradient};
+  find_readers(work, out, memory->reader);
+  describe_families(work, out, memory->reader, first, memory->families);
+  rp_status status = find_ties(work, out, memory->tie);
+  if (status) return status;
+  set_sure_directions(&directions);
+  set_other_directions(&directions);
+  for (size_t g = 0; g < out->group_count; g++)
+    memory->receives[g] = (struct first_receive){first[g], g};
+  order_groups(out, memory->receives, &order);
+  if (!partners_by_ties(out, memory->tie, memory->partner)) tie_by_order(&order, memory->partner);
+  number(out, &order, memory->partner);
+  return RP_OK;
+}
+
 rp_status rp__stages_number(const struct rp_grouping_work *work, struct rp_grouping *out,
                             const size_t *first) {
   size_t groups = out->group_count;
-  struct family *families = calloc(work->count, sizeof *families);
-  struct first_receive *receives = calloc(groups, sizeof *receives);
-  size_t *indices = calloc(3 * groups, sizeof *indices);
+  size_t *indices = calloc(4 * groups, sizeof *indices);
+  struct stage_memory memory = {.families = calloc(work->count, sizeof *memory.families),
+                                .receives = calloc(groups, sizeof *memory.receives),
+                                .reader = calloc(groups, sizeof *memory.reader),
+                                .tie = indices,
+                                .partner = indices + groups,
+                                .activation = indices + 2 * groups,
+                                .gradient = indices + 3 * groups};
   rp_status status = RP_ERROR_NO_MEMORY;
-  if (families && receives && indices) {
-    size_t *partner = indices;
-    struct stage_order order = {.activation = indices + groups, .gradient = indices + 2 * groups};
-    bool by_weights = false;
-    describe_families(work, families);
-    set_directions(work, families, out, first);
-    for (size_t g = 0; g < groups; g++)
-      receives[g] = (struct first_receive){first[g], g};
-    order_groups(out, receives, &order);
-    status = find_partners(work, out, partner, &by_weights);
-    if (!status && !by_weights) tie_by_order(&order, partner);
-    if (!status) number(out, &order, partner);
-  }
-  free(families);
-  free(receives);
+  if (indices && memory.families && memory.receives && memory.reader)
+    status = number_stages(work, out, first, &memory);
+  free(memory.families);
+  free(memory.receives);
+  free(memory.reader);
   free(indices);
   return status;
 }

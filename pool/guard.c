@@ -341,6 +341,7 @@ static rp_status free_buffer(struct rp_guard *guard, uint32_t id, bool remember)
   if (remember) remember_freed(guard, id);
   rp__guard_unwatch(guard, id);
   rp_status status = rp_pool_free(guard->pool, buffer->address);
+  (void)rp_pool_give_back(guard->pool); /* at once: this may be the last call before the end */
   *buffer = (struct rp__guard_buffer){0};
   return status;
 }

@@ -9,8 +9,7 @@
  * It learns per buffer what reads a received message (functions and how many), and takes a message for
  * released when that has been launched again. It finds steps by itself: a step ends when a buffer is received
  * into again. At a step boundary it activates pooling (auto; with a plan: of what the plan has no place for),
- * carries out fallbacks, and makes pinned buffers
- * private.
+ * carries out fallbacks, and makes pinned buffers private.
  *
  * Shadow: the same over memory that does not exist. Buffers are told with rp_guard_shadow_alloc, and what is
  * counted is what enforcing would have prevented. Prepare carries everything out by itself and answers GO;
@@ -72,6 +71,7 @@ struct rp_guard_options {
   bool shadow;
   bool strict;           /**< take a released buffer's mapping away until its next receive */
   bool unguarded;        /**< tests only: decide, count, but neither grow nor wait */
+  bool blind;            /**< driver callbacks report nothing: memory is never shared */
   bool every_touch_seen; /**< driver callbacks report all accesses: untouched memory may be lent */
   uint32_t slack;        /**< slots beyond D, used as given */
   bool slack_auto;       /**< find it: see rp_guard_report.slack */
@@ -269,6 +269,9 @@ rp_status rp_guard_flag_prepare(struct rp_guard *guard, uint64_t address, uint32
                                 const struct rp_pool_site *site, struct rp_guard_action *action);
 rp_status rp_guard_flag_commit(struct rp_guard *guard, uint64_t address, uint32_t flag,
                                const struct rp_pool_site *site, const struct rp_guard_action *action);
+/** How many stream captures have begun in the process: asked before each allocation and receive. What was not
+ * watched when one began may be held by its graph without anybody having seen it, and is left alone. */
+void rp_guard_captures(struct rp_guard *guard, uint64_t begun);
 /** A communicator was aborted. */
 void rp_guard_interrupt(struct rp_guard *guard, const struct rp_pool_site *site);
 /** Back to one allocation per buffer at the next quiescent point (kill switch, receives that nobody gates).
@@ -280,11 +283,18 @@ void rp_guard_request_fallback(struct rp_guard *guard, enum rp_pool_reason reaso
 /** What each class holds, with names. */
 struct rp_guard_class_report {
   struct rp_pool_class_info info;
+  uint32_t id; /**< of the class, as conflicts and bindings name it */
   int32_t stage;
   uint32_t direction;
   uint32_t depth; /**< D; 0 for user-given slots */
   uint32_t slack;
   int32_t peer; /**< -1: not known, or several */
+};
+
+/** A buffer that is bound to a slot now. */
+struct rp_guard_binding {
+  uint64_t address;
+  uint32_t class_id, slot;
 };
 
 /** All that a report says of a guard. */
@@ -295,6 +305,8 @@ struct rp_guard_report {
   struct rp_pool_info pool;
   struct rp_guard_class_report *classes; /**< owned by the report */
   size_t class_count;
+  struct rp_guard_binding *bindings; /**< by buffer; owned by the report */
+  size_t binding_count;
   struct rp_pool_conflict *conflicts; /**< kept ones, oldest first; owned by the report */
   size_t conflict_count;
   uint64_t steps;                                                /**< boundaries seen */

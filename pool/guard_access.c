@@ -288,3 +288,16 @@ rp_status rp_guard_strict_commit(struct rp_guard *guard) {
   guard->strict_pending = left;
   return first;
 }
+
+void rp_guard_captures(struct rp_guard *guard, uint64_t begun) {
+  const struct rp_pool_site nowhere = {.microbatch = RP_POOL_NONE};
+  if (guard->captures == begun) return;
+  guard->captures = begun;
+  for (uint32_t id = 0; id < guard->buffer_count; id++) {
+    struct rp_pool_decision decision;
+    if (!guard->buffers[id].in_use || guard->buffers[id].watched) continue;
+    if (rp_pool_flag_decide(guard->pool, id, RP_POOL_FLAG_GRAPH, true, &nowhere, &decision)) continue;
+    if (decision.memory == RP_POOL_MEMORY_NONE)
+      (void)rp_pool_flag_commit(guard->pool, RP_POOL_FLAG_GRAPH, &nowhere, &decision);
+  }
+}

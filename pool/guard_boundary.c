@@ -31,7 +31,7 @@ static uint32_t what_is_due(struct rp_guard *guard) {
   if (info.fallback_pending || info.pins_pending || info.cleanup_pending) due |= RP__GUARD_DUE_QUIESCENT;
   bool steady = guard->stable >= guard->options.watch_steps && guard->pattern != guard->decided;
   /* With a plan: those that it has no place for. candidates() says why there are none. */
-  bool may = !guard->off && (!guard->plan.given || guard->plan.usable);
+  bool may = !guard->off && !guard->options.blind && (!guard->plan.given || guard->plan.usable);
   if (may && steady && rp__guard_candidates(guard)) due |= RP__GUARD_DUE_ACTIVATE;
   return due;
 }

@@ -154,6 +154,7 @@ struct rp_guard {
   struct rp_guard_sink sink;
   struct rp__guard_plan plan;
 
+  uint64_t captures;                      /**< begun so far, as told */
   struct rp__guard_buffer *buffers;       /**< by id of the pool */
   uint32_t buffer_count, buffer_capacity; /**< ids ever in use; room */
   uint64_t births;

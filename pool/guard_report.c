@@ -19,6 +19,7 @@ static rp_status copy_classes(const struct rp_guard *guard, uint32_t count, stru
     const struct rp__guard_class *known = class_of(guard, id);
     if (rp_pool_class(guard->pool, id, &copy->info) || !copy->info.spec.slots) continue;
     if (known) copy->info.spec.buffers = known->buffers;
+    copy->id = id;
     copy->stage = known ? known->stage : -1;
     copy->direction = known ? known->direction : RP_DIRECTION_UNKNOWN;
     copy->depth = known ? known->depth : 0;
@@ -37,12 +38,29 @@ static rp_status copy_conflicts(const struct rp_guard *guard, struct rp_guard_re
   return RP_OK;
 }
 
+static rp_status copy_bindings(const struct rp_guard *guard, struct rp_guard_report *out) {
+  out->bindings = calloc(out->pool.bound + (size_t)1, sizeof *out->bindings);
+  if (!out->bindings) return RP_ERROR_NO_MEMORY;
+  for (uint32_t id = 0; id < guard->buffer_count && out->binding_count < out->pool.bound; id++) {
+    struct rp_pool_buffer_info info;
+    if (rp_pool_buffer(guard->pool, id, &info) || info.binding != RP_POOL_BOUND) continue;
+    out->bindings[out->binding_count++] =
+        (struct rp_guard_binding){.address = info.address, .class_id = info.class_id, .slot = info.slot};
+  }
+  return RP_OK;
+}
+
 /* Why nothing is shared. */
 static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   const struct rp__guard_plan *plan = &guard->plan;
   bool steady = guard->stable >= guard->options.watch_steps;
   if (out->active) {
     out->idle_reason = out->idle_text = "";
+  } else if (guard->options.blind) {
+    out->idle_reason = rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE);
+    out->idle_text =
+        "CUPTI reports nothing here, so a use of a buffer could go unseen: memory is not shared; let "
+        "the agent have CUPTI.";
   } else if (plan->given && !plan->usable) {
     out->idle_reason = "plan_not_usable";
     out->idle_text = plan->problem;
@@ -114,6 +132,7 @@ rp_status rp_guard_report(const struct rp_guard *guard, struct rp_guard_report *
   rp_pool_info(guard->pool, &out->pool);
   out->active = out->pool.bound > 0;
   rp_status status = copy_classes(guard, out->pool.classes, out);
+  if (!status) status = copy_bindings(guard, out);
   if (!status) status = copy_conflicts(guard, out);
   if (status) {
     rp_guard_report_fini(out);
@@ -126,6 +145,7 @@ rp_status rp_guard_report(const struct rp_guard *guard, struct rp_guard_report *
 
 void rp_guard_report_fini(struct rp_guard_report *report) {
   free(report->classes);
+  free(report->bindings);
   free(report->conflicts);
   *report = (struct rp_guard_report){0};
 }

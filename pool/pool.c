@@ -317,11 +317,26 @@ static void family_forget(struct rp_pool *pool, const struct rp__pool_buffer *bu
 static rp_status free_finish(struct rp_pool *pool, uint32_t id) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   rp_status status = rp__pool_unmap(pool, buffer);
-  if (status) return status;
-  status = rp__backend_result(
-      pool, pool->backend.unreserve(pool->backend.context, buffer->address, buffer->mapped_bytes));
-  if (!status) buffer_entry_free(pool, id);
+  if (!status)
+    status = rp__backend_result(
+        pool, pool->backend.unreserve(pool->backend.context, buffer->address, buffer->mapped_bytes));
+  if (!status)
+    buffer_entry_free(pool, id);
+  else
+    pool->refused = true;
   return status;
+}
+
+rp_status rp_pool_give_back(struct rp_pool *pool) {
+  if (!pool->refused) return RP_OK;
+  pool->generation++;
+  for (uint32_t b = 0; b < pool->buffer_count; b++) {
+    if (!pool->buffers[b].in_use || !pool->buffers[b].freed) continue;
+    rp_status status = free_finish(pool, b);
+    if (status) return status;
+  }
+  pool->refused = false;
+  return rp__memory_retry(pool);
 }
 
 rp_status rp_pool_free(struct rp_pool *pool, uint64_t address) {

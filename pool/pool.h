@@ -257,6 +257,9 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *buffe
  * buffer, or freed already. Any other failure: the buffer is gone all the same, what the driver did not take
  * back is kept and tried again at the next quiescent point. */
 rp_status rp_pool_free(struct rp_pool *pool, uint64_t address);
+/** Asks the driver again to take back what it refused to take back of freed buffers, until it refuses again.
+ * Nothing else has to be idle. Cheap when there is nothing. */
+rp_status rp_pool_give_back(struct rp_pool *pool);
 
 /* Auto */
 

@@ -79,6 +79,7 @@ struct rp_pool {
   uint64_t granularity;
   uint64_t generation;
   bool alias_checked;
+  bool refused; /**< perhaps something is left for rp_pool_give_back */
   struct rp__pool_buffer *buffers;
   uint32_t buffer_count, buffer_capacity, buffers_free;
   struct rp__memory *memories;

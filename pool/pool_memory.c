@@ -102,6 +102,7 @@ static rp_status memory_release(struct rp_pool *pool, uint32_t memory) {
   rp_status status = rp__backend_result(pool, pool->backend.release(pool->backend.context, entry->handle));
   if (status) {
     entry->doomed = true;
+    pool->refused = true;
     return status;
   }
   count_physical(pool, entry->class_id, -(int64_t)entry->bytes);

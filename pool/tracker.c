@@ -281,10 +281,11 @@ static void add_companion(struct rp_tracker *tracker, struct rp_life *life, uint
   const struct rp_range *allocation = rp_address_map_find(&tracker->allocations, address);
   if (!allocation) return;
   struct rp_key_set *set = &life->companions;
+  uint64_t key = rp__companion_key(allocation->value, address - allocation->begin);
   for (uint16_t i = 0; i < set->count; i++)
-    if (set->key[i] == allocation->value) return;
+    if (set->key[i] == key) return;
   if (set->count < RP_LIFE_COMPANIONS)
-    set->key[set->count++] = allocation->value;
+    set->key[set->count++] = key;
   else
     tracker->companions_dropped++;
 }

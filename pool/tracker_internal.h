@@ -30,6 +30,17 @@
 /** The same for what is known of peers. */
 #define RP_PEERS_KEPT 256
 
+/** Key of a companion: its allocation's serial, and where in the allocation it is, in units of 16 bytes (a
+ * caching allocator serves many tensors from one allocation). Serials beyond 32 bits wrap: then two
+ * companions may be taken for one. */
+static inline uint64_t rp__companion_key(uint64_t serial, uint64_t offset_bytes) {
+  uint64_t offset = offset_bytes >> 4;
+  return serial << 32 | (offset < UINT32_MAX ? offset : UINT32_MAX);
+}
+static inline uint64_t rp__companion_serial(uint64_t key) {
+  return key >> 32;
+}
+
 /** A small set of 64-bit keys in order of first sight. */
 struct rp_key_set {
   uint16_t count;
@@ -55,7 +66,7 @@ struct rp_life {
   bool one_off;  /**< of a buffer that later steps never used */
   uint16_t signature_count;
   uint64_t signature[RP_LIFE_SIGNATURE]; /**< hash of (function, argument offset) */
-  struct rp_key_set companions;          /**< serials of allocations that its accesses named beside it */
+  struct rp_key_set companions; /**< rp__companion_key of addresses that its accesses named beside it */
 };
 
 /** Growable array of lifetimes, in post order. */

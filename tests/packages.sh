@@ -1,11 +1,15 @@
 # The one list of what building and testing need. Sourced by tests/run.sh and tests/demo.sh.
 
 # Debian packages.
-recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev libmicrohttpd-dev python3 python3-jsonschema python3-pip
+recvpool_packages=(gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev libzstd-dev libmicrohttpd-dev libjs-chart.js python3 python3-jsonschema python3-pip
   clang libclang-rt-dev)
 
 # For `recvpool attach`, which is left out where a distribution lacks them.
 recvpool_attach_packages=(bpftool libbpf-dev libelf-dev)
+
+# A browser and a Prometheus, 400 MB: only the tests of the page and of the metrics use them, and are skipped without.
+# tests/run.sh installs them where RECVPOOL_HEAVY_TESTS is set.
+recvpool_heavy_packages=(chromium fonts-dejavu-core prometheus)
 
 # Python wheels with the headers of CUDA, CCCL, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
 recvpool_wheels=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
@@ -43,6 +47,16 @@ recvpool_install_packages() {
   [ ${#missing[@]} -eq 0 ] || recvpool_apt_install "${missing[@]}" || return 1
   [ ${#for_attach[@]} -eq 0 ] || recvpool_apt_install "${for_attach[@]}" ||
     echo "recvpool attach is left out: ${for_attach[*]} cannot be installed here" >&2
+}
+
+# Installs what the heavy tests use, or says that they are skipped.
+recvpool_install_heavy_packages() {
+  local missing
+  command -v dpkg-query >/dev/null || return 0
+  mapfile -t missing < <(recvpool_missing "${recvpool_heavy_packages[@]}")
+  [ ${#missing[@]} -gt 0 ] || return 0
+  { [ "$(id -u)" -eq 0 ] && apt-get update -q && recvpool_apt_install "${missing[@]}"; } ||
+    echo "Tests of the page and of the metrics are skipped: ${missing[*]} cannot be installed here" >&2
 }
 
 # Installs the wheels into the build folder $1, all or none.

@@ -1,24 +1,17 @@
-// Asks the API, keeps what was seen since the page was opened, and puts the views in place.
-import { bytes, jobNumbers, jobView, make, skippedView, timelineView, violationsView } from "./views.js";
+// The live page: asks the server, keeps what was seen since the page was opened, and shows it.
+import { bytes, list } from "./elements.js";
+import { STALE_SECONDS, numbersOf } from "./job.js";
+import { chosenProcess, onResize, showOverview, showTimeline, summaryOf } from "./page.js";
 
-const REFRESH_MS = 2000, HISTORY = 900;
+const REFRESH_MS = 2000, HISTORY = 900, ANSWER_MS = 10000;
 const at = (id) => document.getElementById(id);
 const history = [];
-let paused = false, jobs = [], charts = null, shownLifetimes = "";
+let paused = false, overview = null, charts = null, whole = null;
 
 async function ask(path) {
-  const answer = await fetch(path, { signal: AbortSignal.timeout(10000) });
+  const answer = await fetch(path, { signal: AbortSignal.timeout(ANSWER_MS) });
   if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
   return answer.json();
-}
-
-/** Replaces the content unless it is the same, so that focus and open details stay. */
-function put(target, key, view) {
-  if (target.dataset.key === key) return;
-  const open = [...target.querySelectorAll("details")].map((details) => details.open);
-  target.dataset.key = key;
-  target.replaceChildren(...[].concat(view()));
-  [...target.querySelectorAll("details")].forEach((details, i) => (details.open = open[i] ?? false));
 }
 
 function say(text, kind = "") {
@@ -29,109 +22,91 @@ function say(text, kind = "") {
 
 // ---- history
 
-function remember(document_) {
-  const sum = { time: document_.now_unix_seconds, held: 0, needed: 0, physical: 0, saved: 0, depth: 0 };
-  for (const job of jobs) {
-    const numbers = jobNumbers(job);
-    for (const key of ["held", "needed", "physical", "saved"]) sum[key] += numbers[key];
+function remember() {
+  const sum = { time: overview.now_unix_seconds, stock: 0, needed: 0, saved: 0, depth: 0 };
+  for (const job of list(overview.jobs)) {
+    const numbers = numbersOf(job);
+    for (const key of ["stock", "needed", "saved"]) sum[key] += numbers[key];
     sum.depth = Math.max(sum.depth, numbers.depth);
   }
   history.push(sum);
   if (history.length > HISTORY) history.shift();
 }
 
-function line(label, colour) {
-  return { label, data: [], borderColor: colour, backgroundColor: colour, borderWidth: 2, pointRadius: 0, stepped: true };
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function line(label, name) {
+  return { label, data: [], borderColor: colour(name), backgroundColor: colour(name), borderWidth: 2, pointRadius: 0, stepped: true };
 }
 
-function makeChart(id, datasets, format) {
-  const style = getComputedStyle(document.documentElement), ink = style.getPropertyValue("--ink"), rule = style.getPropertyValue("--line");
+function makeChart(id, datasets, format, step) {
+  const ticks = { color: colour("--ink"), maxTicksLimit: 6, maxRotation: 0 }, grid = { color: colour("--line") };
   return new window.Chart(at(id), { type: "line", data: { labels: [], datasets },
     options: { animation: false, maintainAspectRatio: false, interaction: { mode: "index", intersect: false },
-      plugins: { legend: { labels: { color: ink } }, tooltip: { callbacks: { label: (item) => `${item.dataset.label}: ${format(item.parsed.y)}` } } },
-      scales: { x: { ticks: { color: ink, maxTicksLimit: 6 }, grid: { color: rule } },
-        y: { beginAtZero: true, ticks: { color: ink, callback: format, maxTicksLimit: 6 }, grid: { color: rule } } } } });
+      plugins: { legend: { labels: { color: colour("--ink"), boxWidth: 12 } },
+        tooltip: { callbacks: { label: (item) => `${item.dataset.label}: ${format(item.parsed.y)}` } } },
+      scales: { x: { ticks, grid }, y: { beginAtZero: true, ticks: { ...ticks, ...step, callback: format }, grid } } } });
 }
 
+const elapsed = (time) => `${Math.floor(time / 60)}:${String(Math.floor(time % 60)).padStart(2, "0")}`;
+
 function makeCharts() {
-  if (!window.Chart) {
-    at("history-section").hidden = true; // its library is not installed
-    return null;
-  }
-  const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
-  return { bytes: makeChart("bytes-chart", [line("stock", colour("--stock")), line("needed", colour("--needed")), line("saved", colour("--held"))], bytes),
-    depth: makeChart("depth-chart", [line("depth", colour("--held"))], (value) => String(value)) };
+  for (const chart of Object.values(charts ?? {})) chart.destroy();
+  charts = { bytes: makeChart("bytes-chart", [line("stock", "--stock"), line("needed", "--needed"), line("saved", "--held")], bytes, {}),
+    depth: makeChart("depth-chart", [line("in flight", "--held")], String, { precision: 0 }) };
 }
 
 function drawHistory() {
-  if (!charts) return;
-  const labels = history.map((entry) => new Date(entry.time * 1000).toLocaleTimeString());
+  const drawn = Boolean(window.Chart) && history.length > 1 && list(overview?.jobs).length > 0; // its library may not be installed
+  at("history-section").hidden = !drawn;
+  if (!drawn) return;
+  if (!charts) makeCharts(); // not before there is room for them
+  const labels = history.map((entry) => elapsed(entry.time - history[0].time));
+  const most = Math.max(1, ...history.map((entry) => Math.max(entry.stock, entry.needed, entry.saved)));
+  charts.bytes.options.scales.y.ticks.stepSize = 2 ** Math.ceil(Math.log2(most / 4)); // so that ticks are round
   const set = (chart, keys) => {
     chart.data.labels = labels;
     keys.forEach((key, i) => (chart.data.datasets[i].data = history.map((entry) => entry[key])));
     chart.update("none");
   };
-  set(charts.bytes, ["held", "needed", "saved"]);
+  set(charts.bytes, ["stock", "needed", "saved"]);
   set(charts.depth, ["depth"]);
-}
-
-// ---- choosing a process and a channel
-
-function choices(select, entries) {
-  const key = JSON.stringify(entries), chosen = select.value;
-  if (select.dataset.key === key) return;
-  select.dataset.key = key;
-  select.replaceChildren(...entries.map(([value, text]) => make("option", { value }, text)));
-  if (entries.some(([value]) => value === chosen)) select.value = chosen;
-}
-
-const allReports = () => jobs.flatMap((job) => job.processes ?? []);
-
-function offerProcesses() {
-  choices(at("process"), allReports().map((report) => [String(report.id), typeof report.process?.rank === "number"
-    ? `rank ${report.process.rank}, pid ${report.process.pid}` : `pid ${report.process?.pid}`]));
-  const report = allReports().find((entry) => String(entry.id) === at("process").value);
-  choices(at("channel"), (report?.channels ?? []).map((channel, i) => [String(i),
-    `${channel.direction}, stage ${channel.stage_ordinal}, from ${channel.peer ?? "?"}`]));
-  return report;
-}
-
-async function drawTimeline() {
-  const report = offerProcesses(), target = at("timeline"), index = Number(at("channel").value || 0);
-  const key = report ? `${report.id}/${index}/${report.totals?.steps_complete}` : "none";
-  if (key === shownLifetimes) return;
-  if (!report || !report.channels?.length) {
-    put(target, key, () => make("p", { class: "empty" }, "No channel to show."));
-    shownLifetimes = key;
-    return;
-  }
-  const whole = await ask(`/api/v1/processes/${report.id}`);
-  shownLifetimes = key;
-  put(target, key, () => timelineView(whole.channels?.[index]?.lifetimes, (text) => (at("timeline-detail").textContent = text)));
+  const last = history.at(-1);
+  at("bytes-chart").setAttribute("aria-label", `Over time; now stock ${bytes(last.stock)}, needed ${bytes(last.needed)}, saved ${bytes(last.saved)}`);
+  at("depth-chart").setAttribute("aria-label", `Over time; now ${last.depth} messages in flight in the deepest channel`);
 }
 
 // ---- refreshing
 
-function drawJobs(document_) {
-  const age = Math.max(0, ...allReports().map((report) => document_.now_unix_seconds - report.written_unix_seconds));
-  const key = JSON.stringify(document_.jobs) + (age > 60);
-  put(at("jobs"), key, () => jobs.length ? jobs.map((job, i) => jobView(job, i, document_.now_unix_seconds))
-    : make("p", { class: "empty" }, "No process has written a report yet. Start a job with recvpool run."));
-  put(at("violations"), key, () => violationsView(jobs));
-  at("skipped-section").hidden = !document_.skipped?.length;
-  put(at("skipped"), JSON.stringify(document_.skipped), () => skippedView(document_.skipped ?? []));
+/** The chosen process with its lifetimes, which the overview leaves out; asked for again only when it has changed. */
+async function drawTimeline() {
+  const report = overview && chosenProcess(overview);
+  if (!report) return;
+  const key = `${report.id}/${report.written_unix_seconds}`;
+  if (whole?.key !== key) {
+    const found = await ask(`/api/v1/processes/${report.id}`);
+    // a step ends rarely; what was drawn stays as long as it shows the same one
+    const step = `${report.id}/${list(found.channels).map((channel) => channel?.lifetimes?.[0]?.step)}/${list(report.enforcement?.devices).map((device) => device.active)}`;
+    whole = { key, step, report: { ...report, channels: list(found.channels) } };
+  }
+  showTimeline(whole.report, whole.step);
+}
+
+function drawOverview() {
+  const now = overview.now_unix_seconds, processes = list(overview.jobs).flatMap((job) => list(job.processes));
+  const stale = processes.filter((report) => report.state === "running" && now - report.written_unix_seconds > STALE_SECONDS);
+  const age = stale.length ? Math.floor(now / 30) : 0; // what says how old it is, is drawn again now and then
+  showOverview(overview, `${processes.map((report) => `${report.id}:${report.written_unix_seconds}`)}/${stale.length}/${age}`, now);
 }
 
 async function refresh() {
   try {
-    const document_ = await ask("/api/v1/job");
-    jobs = document_.jobs ?? [];
-    remember(document_);
-    drawJobs(document_);
+    overview = await ask("/api/v1/job");
+    remember();
+    drawOverview();
     drawHistory();
     await drawTimeline();
-    const processes = allReports().length;
-    say(`${jobs.length} job${jobs.length === 1 ? "" : "s"}, ${processes} process${processes === 1 ? "" : "es"}, as of ${new Date(document_.now_unix_seconds * 1000).toLocaleTimeString()}`);
+    say(`${summaryOf(overview)}, as of ${new Date(overview.now_unix_seconds * 1000).toLocaleTimeString()}`);
   } catch (error) {
     say(`The server does not answer (${error.message}); what is shown may be old.`, "bad");
   }
@@ -142,11 +117,21 @@ async function loop() {
   setTimeout(loop, REFRESH_MS);
 }
 
+function redraw() {
+  if (!overview) return;
+  drawOverview();
+  drawHistory();
+  drawTimeline().catch(() => {});
+}
+
 at("pause").addEventListener("click", () => {
   paused = !paused;
   at("pause").setAttribute("aria-pressed", String(paused));
-  at("pause").textContent = paused ? "Resume" : "Pause";
 });
-for (const id of ["process", "channel"]) at(id).addEventListener("change", () => drawTimeline().catch(() => {}));
-charts = makeCharts();
+at("process").addEventListener("change", () => drawTimeline().catch(() => {}));
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  if (charts) makeCharts(); // in the other colours
+  redraw();
+});
+onResize(redraw);
 loop();

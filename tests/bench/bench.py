@@ -76,6 +76,16 @@ class Bench:
         return self.report()["agent_cost"]["agent_bytes"]
 
 
+def show(rows, path):
+    """Prints the rows, and writes them to a file if there is a path."""
+    print(f"{'what':66} {'base':>12} {'attached':>12} {'difference':>12} {'ratio':>7}  target")
+    for row in rows:
+        print(f"{row['what']:66} {row['base']:12.4g} {row['with_agent']:12.4g} {row['difference']:12.4g} "
+              f"{row['ratio']:7.3f}  {row['unit']}; {row['target']}")
+    if path:
+        pathlib.Path(path).write_text(json.dumps(rows, indent=1) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build")
@@ -100,12 +110,7 @@ def main():
                                      "--message-bytes", "1MiB"]), "s", "ratio <= 1.02")
         bench.add(f"agent memory after {options.steps} steps, over after 100",
                   [bench.memory(100)], [bench.memory(options.steps)], "bytes", "ratio = 1.00")
-    print(f"{'what':66} {'base':>12} {'attached':>12} {'difference':>12} {'ratio':>7}  target")
-    for row in bench.rows:
-        print(f"{row['what']:66} {row['base']:12.4g} {row['with_agent']:12.4g} {row['difference']:12.4g} "
-              f"{row['ratio']:7.3f}  {row['unit']}; {row['target']}")
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(bench.rows, indent=1) + "\n")
+    show(bench.rows, options.json)
     return 0
 
 

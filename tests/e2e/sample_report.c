@@ -11,6 +11,7 @@
 #include "agent/report.h"
 
 #define BUFFERS 4
+#define BUFFER_ADDRESS(i) (0x7f0000000000ull + (i)*0x100000ull)
 
 /* Whether the lifetimes overlap. */
 enum spread { FAR, NEAR };
@@ -26,7 +27,7 @@ static void fill_lifetimes(struct rp_lifetime *lifetimes, enum spread spread) {
     lifetimes[i] = (struct rp_lifetime){.step = 3,
                                         .microbatch = i,
                                         .accesses = 2,
-                                        .address = 0x7f0000000000ull + i * 0x100000ull,
+                                        .address = BUFFER_ADDRESS(i),
                                         .posted_ns = begin,
                                         .first_access_ns = begin + 10,
                                         .last_access_ns = end,
@@ -150,14 +151,20 @@ static struct rp_guard_class_report enforced_class(enum rp_direction direction, 
 }
 
 static void fill_guard(struct rp_guard_report *guard, struct rp_guard_class_report *classes) {
+  static struct rp_guard_binding bindings[BUFFERS];
   classes[0] = enforced_class(RP_DIRECTION_ACTIVATION, 2, 1);
   classes[1] = enforced_class(RP_DIRECTION_GRADIENT, 2, 0);
+  classes[1].id = 1;
+  for (uint32_t i = 0; i < BUFFERS; i++) /* the last activation has memory of its own */
+    bindings[i] = (struct rp_guard_binding){BUFFER_ADDRESS(i), i == BUFFERS - 1 ? 1 : 0, i % 2};
   *guard = (struct rp_guard_report){.planned = true,
                                     .active = true,
                                     .idle_reason = "",
                                     .idle_text = "",
                                     .classes = classes,
                                     .class_count = 2,
+                                    .bindings = bindings,
+                                    .binding_count = BUFFERS,
                                     .steps = 4,
                                     .activated_step = 2,
                                     .activated_ns = 2900,

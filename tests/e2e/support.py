@@ -31,7 +31,7 @@ def load_schema(name):
 def validator(name):
     schema = load_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
-    store = {"report.schema.json": load_schema("report.schema.json")}
+    store = {other: load_schema(other) for other in ("report.schema.json", "job.schema.json")}
     resolver = jsonschema.RefResolver("", schema, store=store)
     return jsonschema.Draft202012Validator(schema, resolver=resolver)
 

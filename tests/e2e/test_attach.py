@@ -169,13 +169,28 @@ class EstimateTest(TrainerCase):
 class MiddleTest(TrainerCase):
     """Attaching in the middle of a run, to the launcher of the ranks."""
 
+    def start_job(self, options):
+        """A job that goes on for long, and the file that it says its steps in."""
+        said = os.path.join(self.folder, "said")
+        with open(said, "w") as out:
+            return subprocess.Popen([TRAINER, "--steps", "100000", *options], env=support.simulated(), stdout=out,
+                                    stderr=subprocess.DEVNULL), said
+
+    def wait_for_step(self, said, step):
+        deadline = time.monotonic() + support.TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            with open(said) as file:
+                if f"step {step} " in file.read():
+                    return
+            time.sleep(0.05)
+        self.fail("the job does not train")
+
     def observe_middle(self, options, *arguments):
         inside, _, _ = self.both(options)
         by_rank = {report["process"]["rank"]: report for report in inside.values()}
-        job = subprocess.Popen([TRAINER, "--steps", "100000", *options], env=support.simulated(),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        job, said = self.start_job(options)
         try:
-            time.sleep(1)
+            self.wait_for_step(said, 20)
             document = self.observer("--pid", str(job.pid), "--duration", "4s", *arguments).finish()
         finally:
             job.terminate()

@@ -3,6 +3,7 @@
 import json
 import os
 
+import enforcing
 import support
 from support import RECVPOOL, TRAINER
 
@@ -45,3 +46,26 @@ class DemoNumbersTest(support.TestCase):
         job = self.job("--allocation", "just_in_time")
         self.assertEqual(job["totals"]["would_save_bytes"], 0)
         self.assertIn("nothing to pool", job["conclusion"])
+
+
+class OutOfMemoryTest(enforcing.EnforcingCase):
+    """A device between what is needed with shared receive buffers and what is needed without."""
+
+    DEVICE_BYTES = str(48 * enforcing.MIB)
+    JOB = ["--stages", 4, "--microbatches", 16, "--steps", 4, "--message-bytes", 2 * enforcing.MIB]
+
+    def test_shared_buffers_fit(self):
+        large = self.train(self.JOB)
+        alone = self.train(self.JOB, expect=None, RPSIM_DEVICE_BYTES=self.DEVICE_BYTES)
+        self.assertNotEqual(alone.status, 0)
+        self.assertIn("out of memory (cudaErrorMemoryAllocation)", alone.stderr)
+        plan = self.plan("--schedule", "1f1b", "--stages", 4, "--microbatches", 16, "--buffer-bytes", 2 * enforcing.MIB)
+        shared = self.train(self.JOB, ["--mode", "enforce", "--plan", plan], RPSIM_DEVICE_BYTES=self.DEVICE_BYTES)
+        self.assertEqual(shared.computed, large.computed)
+        self.check_quiet(shared)
+        for rank, report in shared.reports.items():
+            totals = report["enforcement"]["totals"]
+            slots = sum(pool["slots"] for pool in shared.device(rank)["classes"])
+            self.assertEqual(totals["minimum_bytes"], slots * 2 * enforcing.MIB)
+            self.assertEqual(sum(pool["physical_peak_bytes"] for pool in shared.device(rank)["classes"]),
+                             totals["minimum_bytes"], "no more than the least possible")

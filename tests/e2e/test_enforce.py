@@ -106,13 +106,21 @@ class AutoTest(EnforceCase):
 
     def test_strict_mode_and_cupti_given_back(self):
         stock = self.train(2, ["--schedule", "1f1b"])
-        for options in (["--strict"], ["--cupti", "learn"], ["--cupti", "off"], ["--slack", "0"], ["--slack", "auto"]):
+        for options in (["--strict"], ["--cupti", "learn"], ["--slack", "0"], ["--slack", "auto"]):
             with self.subTest(options):
                 pooled = self.train(2, ["--schedule", "1f1b"], ["--mode", "enforce", *options])
                 self.assertEqual(training(pooled.stdout), training(stock.stdout))
                 for _, device in self.devices(self.take_reports()):
                     self.assertGreater(device["activations"], 0)
                     self.assertEqual(sum(device["conflicts"]["violated"].values()), 0)
+
+    def test_nothing_is_shared_where_uses_could_go_unseen(self):
+        stock = self.train(2, ["--schedule", "1f1b"])
+        pooled = self.train(2, ["--schedule", "1f1b"], ["--mode", "enforce", "--cupti", "off"])
+        self.assertEqual(training(pooled.stdout), training(stock.stdout))
+        for _, device in self.devices(self.take_reports()):
+            self.assertEqual((device["activations"], device["active"]), (0, False))
+            self.assertEqual(device["idle"]["reason"], "no_access_evidence")
 
 
 class PlannedTest(EnforceCase):

@@ -67,7 +67,17 @@ class ServeTest(support.TestCase):
         self.fail("the server did not get there")
 
     def processes(self):
-        return json.loads(self.get("/api/v1/processes")[2])
+        document = json.loads(self.get("/api/v1/processes")[2])
+        self.assert_valid(document, "processes.schema.json")
+        return document
+
+    def overview(self):
+        document = json.loads(self.get("/api/v1/job")[2])
+        self.assert_valid(document, "overview.schema.json")
+        return document
+
+    def assert_valid(self, document, schema):
+        self.assertEqual([f"{list(e.absolute_path)}: {e.message}" for e in support.validator(schema).iter_errors(document)], [])
 
     # ---- answers
 
@@ -82,10 +92,63 @@ class ServeTest(support.TestCase):
             status, headers, text = self.get(f"/api/v1/processes/{row['id']}")
             self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
             self.assertEqual(json.loads(text), written[row["rank"]])
-        job = json.loads(self.get("/api/v1/job")[2])
+        job = self.overview()
         said = json.loads(run([RECVPOOL, "report", "--json", self.reports_dir]).stdout)
         self.assertEqual(job["totals"], said["totals"])
         self.assertEqual([j["conclusion"] for j in job["jobs"]], [j["conclusion"] for j in said["jobs"]])
+
+    def test_every_style_of_report_is_shown(self):
+        styles = ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "violated", "shadow", "refused")
+        for rank, style in enumerate(styles):
+            self.sample(style, str(rank))
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) == len(styles))
+        shown = [report for job in self.overview()["jobs"] for report in job["processes"]]
+        written = {report["process"]["pid"]: report for report in self.read_reports()}
+        self.assertEqual(len(shown), len(styles))
+        for report in shown:
+            whole = written[report["process"]["pid"]]
+            self.assertEqual(report["totals"], whole["totals"])
+            for channel, as_written in zip(report["channels"], whole["channels"], strict=True):
+                self.assertNotIn("lifetimes", channel)
+                self.assertEqual({k: v for k, v in channel.items() if k != "pipeline_rank"},
+                                 {k: as_written[k] for k in channel if k != "pipeline_rank"})
+            devices = (whole["enforcement"] or {}).get("devices", [])
+            for device, as_written in zip((report["enforcement"] or {}).get("devices", []), devices, strict=True):
+                self.assertEqual(device["violated"], as_written["conflicts"]["violated"])
+                self.assertEqual(device["conflicts"], sorted(
+                    ({k: {s: v[s] for s in v if s != "sequence"} if isinstance(v, dict) else v for k, v in kept.items()}
+                     for kept in as_written["conflicts"]["kept"]), key=lambda kept: kept["prevented"]))
+
+    def test_members_of_another_kind_are_null(self):
+        self.sample("violated", "0")
+        (path,) = [os.path.join(self.reports_dir, name) for name in os.listdir(self.reports_dir)]
+        with open(path) as file:
+            good = json.load(file)
+        places = []
+
+        def walk(value, place):
+            for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+                places.append(place + [key])
+                walk(inner, place + [key])
+        walk({k: v for k, v in good.items() if not k.startswith("schema")}, [])
+        chance = random.Random(7)
+        for number in range(60):
+            report = json.loads(json.dumps(good))
+            for place in chance.sample(places, 12):
+                at = report
+                try:
+                    for key in place[:-1]:
+                        at = at[key]
+                    at[place[-1]] = chance.choice([None, True, -1, 1.5, "x" * 300, [], {}, [1], {"a": "b"}, 2**62])
+                except (TypeError, KeyError, IndexError):
+                    pass  # a change before has taken the place away
+            with open(os.path.join(self.reports_dir, f"bad-{number}.json"), "w") as file:
+                json.dump(report, file)
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) + len(self.processes()["skipped"]) == 61)
+        self.overview()
+        self.metrics()
 
     def test_follows_the_folder(self):
         self.start()
@@ -177,6 +240,43 @@ class ServeTest(support.TestCase):
         host = hosts.pop()
         self.assertTrue(host.startswith('host="a\\"b\\\\c?d</script>\u00e9'), host)
         self.assertLess(len(host), 200)
+
+    def test_nothing_in_a_report_makes_series_without_end(self):
+        self.sample("violated", "0")
+        path = os.path.join(self.reports_dir, os.listdir(self.reports_dir)[0])
+        with open(path) as file:
+            report = json.load(file)
+        device = report["enforcement"]["devices"][0]
+        device["conflicts"]["violated"] = {f"kind_{i}": i for i in range(10000)} | {"stale_access": 3}
+        few = dict(device, classes=[], conflicts={})
+        device["classes"] = [dict(device["classes"][0], **{"class": i % 100}) for i in range(400)]
+        report["enforcement"]["devices"] = [device] * 3 + [dict(few, device=None), dict(few, device="x")] + \
+            [dict(few, device=i) for i in range(1000)]
+        report["channels"] *= 500
+        report["devices"] = [{"ordinal": i % 100, "total_bytes": 1} for i in range(1000)]
+        with open(path, "w") as file:
+            json.dump(report, file)
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        samples, _, _, _ = self.metrics()
+        self.assertLess(len(samples), 64 * (2 * 64 + 40))
+        self.assertGreater(samples[("recvpool_series_dropped", "")], 2000)
+        self.assertEqual({v for (n, labels), v in samples.items() if n == "recvpool_pool_violations_total" and "stale" in labels}, {3.0})
+
+    def test_metrics_name_the_job(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, os.listdir(self.reports_dir)[0])
+        with open(path) as file:
+            report = json.load(file)
+        report["communicators"] = [{"communicator_id": "0x5", "ranks": 2}, {"communicator_id": "0xb", "ranks": 8},
+                                   {"communicator_id": None, "ranks": 64}, {"communicator_id": "0xa", "ranks": 8}]
+        with open(path, "w") as file:
+            json.dump(report, file)
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        samples, _, _, _ = self.metrics()
+        (info,) = [labels for name, labels in samples if name == "recvpool_process_info"]
+        self.assertIn('training_job="a"', info)
 
     def test_one_pid_used_twice_is_one_series(self):
         self.sample("prealloc", "0")

@@ -4,6 +4,7 @@ recvpool_unit_test(test_nccl_profiler test_nccl_profiler.c LIBS recvpool_agent_o
 recvpool_unit_test(test_identity test_identity.c LIBS recvpool_agent_objects)
 recvpool_unit_test(test_enforce_gate test_enforce_gate.c LIBS recvpool_agent_objects)
 recvpool_unit_test(test_launch_scan test_launch_scan.c LIBS recvpool_cuda)
+recvpool_unit_test(test_launch_tables test_launch_tables.c LIBS recvpool_cuda)
 recvpool_unit_test(test_callbacks test_callbacks.c LIBS recvpool_cuda recvpool_cuda_headers)
 
 # The interposer's modules: one callee, and callers bound in every way.

@@ -10,6 +10,11 @@
 
 enum { OLD = 100 };
 
+/* The start of allocation `serial`. */
+static uint64_t weight(uint64_t serial) {
+  return rp__companion_key(serial, 0);
+}
+
 /* A receive from `peer` read by kernels 10 * kind + {1, 2}, beside allocation `companion`, in allocation
  * `serial`. */
 static struct rp_life life(int peer, int kind, uint64_t companion, uint64_t serial) {
@@ -20,7 +25,7 @@ static struct rp_life life(int peer, int kind, uint64_t companion, uint64_t seri
                            .public = {.address = serial * 65536},
                            .signature_count = 2,
                            .signature = {(uint64_t)(10 * kind + 1), (uint64_t)(10 * kind + 2)}};
-  result.companions = (struct rp_key_set){.count = 1, .key = {companion}};
+  result.companions = (struct rp_key_set){.count = 1, .key = {weight(companion)}};
   return result;
 }
 
@@ -89,6 +94,103 @@ static void a_kernel_more_does_not_split(void **state) {
   }
 }
 
+/* Gradients are accumulated: the first one of a step is copied, the others are added. One channel, and not
+ * both directions from one peer. */
+static void another_first_microbatch_is_no_other_direction(void **state) {
+  (void)state;
+  struct rp_life lives[4];
+  for (size_t i = 0; i < 4; i++)
+    lives[i] = life(2, i ? 1 : 2, 5, 200 + i);
+  struct rp_grouping grouping = group(lives, 4, false);
+  assert_int_equal(grouping.group_count, 1);
+  assert_int_equal(grouping.groups[0].direction, RP_DIRECTION_GRADIENT);
+  rp_grouping_fini(&grouping);
+}
+
+/* A caching allocator serves the first buffers from older blocks, in whatever order it finds them. */
+static void older_blocks_do_not_renumber(void **state) {
+  (void)state;
+  static const uint64_t serials[] = {207, 203, 205, 208, 209, 210},
+                        backwards[] = {210, 209, 208, 205, 203, 207};
+  for (int reversed = 0; reversed < 2; reversed++) {
+    struct rp_life lives[6];
+    for (size_t i = 0; i < 6; i++)
+      lives[i] = life(0, 1, 5, reversed ? backwards[i] : serials[i]);
+    struct rp_grouping grouping = group(lives, 6, false);
+    assert_int_equal(grouping.group_count, 1);
+    for (uint32_t i = 0; i < 6; i++)
+      assert_int_equal(grouping.microbatch[i], reversed ? 5 - i : i);
+    rp_grouping_fini(&grouping);
+  }
+}
+
+/* All buffers of one peer lie in a row: that says nothing against their readers, of which the first gradient
+ * has others. */
+static void a_row_of_buffers_does_not_unite(void **state) {
+  (void)state;
+  struct rp_life lives[8];
+  for (size_t i = 0; i < 8; i++)
+    lives[i] = life(0, i < 4 ? 1 : i == 4 ? 2 : 3, 5, 200 + i);
+  struct rp_grouping grouping = group(lives, 8, false);
+  assert_int_equal(grouping.group_count, 2);
+  for (size_t i = 0; i < 8; i++)
+    assert_int_equal(grouping.groups[grouping.group_of[i]].direction,
+                     i < 4 ? RP_DIRECTION_ACTIVATION : RP_DIRECTION_GRADIENT);
+  rp_grouping_fini(&grouping);
+}
+
+/* Two stages receive all their activations one after the other, the second ones further on in the same row.
+ */
+static void weights_split_a_row_of_buffers(void **state) {
+  (void)state;
+  struct rp_life lives[8];
+  for (size_t i = 0; i < 8; i++)
+    lives[i] = life(0, 1, i < 4 ? 5 : 6, 200 + i);
+  struct rp_grouping grouping = group(lives, 8, false);
+  assert_int_equal(grouping.group_count, 2);
+  for (size_t i = 0; i < 8; i++)
+    assert_int_equal(grouping.groups[grouping.group_of[i]].stage_ordinal, i / 4);
+  rp_grouping_fini(&grouping);
+}
+
+/* One allocation holds the weights of all stages, and scratch memory too (a caching allocator). */
+static void tensors_of_one_allocation_are_told_apart(void **state) {
+  (void)state;
+  struct rp_life lives[8];
+  for (size_t i = 0; i < 8; i++) {
+    lives[i] = life(0, 1, 0, 200 + i);
+    lives[i].companions = (struct rp_key_set){
+        .count = 2,
+        .key = {rp__companion_key(5, 4096 * (1 + i / 2 % 2)), rp__companion_key(5, 65536 + 512 * i)}};
+  }
+  struct rp_grouping grouping = group(lives, 8, true);
+  assert_int_equal(grouping.group_count, 2);
+  for (size_t i = 0; i < 8; i++)
+    assert_int_equal(grouping.groups[grouping.group_of[i]].stage_ordinal, i / 2 % 2);
+  rp_grouping_fini(&grouping);
+}
+
+/* First rank of a pipeline with two stages per rank: both gradients come from one peer, the first stage reads
+ * its own in another way and names no weights. */
+static void the_first_stage_reads_gradients_differently(void **state) {
+  (void)state;
+  struct rp_life lives[12];
+  for (size_t i = 0; i < 12; i++) {
+    lives[i] = life(i < 4 ? 0 : 2, i < 4 ? 1 : i < 8 ? 2 : 3, 6, 200 + i);
+    if (i >= 8)
+      lives[i].companions.key[0] = rp__companion_key(7, 4096 * i); /* its part of the input, not a weight */
+  }
+  struct rp_grouping grouping = group(lives, 12, true);
+  assert_int_equal(grouping.group_count, 3);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].direction, RP_DIRECTION_ACTIVATION);
+  assert_int_equal(grouping.groups[grouping.group_of[4]].direction, RP_DIRECTION_GRADIENT);
+  assert_int_equal(grouping.groups[grouping.group_of[8]].direction, RP_DIRECTION_GRADIENT);
+  assert_int_equal(grouping.groups[grouping.group_of[0]].stage_ordinal, 1);
+  assert_int_equal(grouping.groups[grouping.group_of[4]].stage_ordinal, 1);
+  assert_int_equal(grouping.groups[grouping.group_of[8]].stage_ordinal, 0);
+  rp_grouping_fini(&grouping);
+}
+
 /* An uneven split is not believed. */
 static void uneven_readers_do_not_split(void **state) {
   (void)state;
@@ -128,7 +230,7 @@ static void a_common_workspace_ties_no_stages(void **state) {
   struct rp_life lives[] = {life(0, 1, 3, 203), life(0, 1, 3, 204), life(2, 2, 3, 205),
                             life(2, 2, 3, 206), life(2, 2, 3, 201), life(2, 2, 3, 202)};
   for (size_t i = 0; i < 6; i++)
-    lives[i].companions.key[lives[i].companions.count++] = i < 4 ? 6 : 5;
+    lives[i].companions.key[lives[i].companions.count++] = weight(i < 4 ? 6 : 5);
   struct rp_grouping grouping = group(lives, 6, false);
   assert_int_equal(grouping.group_count, 3);
   assert_int_equal(grouping.groups[grouping.group_of[0]].stage_ordinal, 1);
@@ -199,6 +301,12 @@ static void any_input_gives_a_partition(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(peers_tell_directions),
+                                     cmocka_unit_test(another_first_microbatch_is_no_other_direction),
+                                     cmocka_unit_test(older_blocks_do_not_renumber),
+                                     cmocka_unit_test(a_row_of_buffers_does_not_unite),
+                                     cmocka_unit_test(weights_split_a_row_of_buffers),
+                                     cmocka_unit_test(tensors_of_one_allocation_are_told_apart),
+                                     cmocka_unit_test(the_first_stage_reads_gradients_differently),
                                      cmocka_unit_test(weights_tell_stages),
                                      cmocka_unit_test(scratch_does_not_tell_stages),
                                      cmocka_unit_test(a_kernel_more_does_not_split),

@@ -399,6 +399,43 @@ static void captured_graphs(void **state) {
   guard_end(&f);
 }
 
+/* Captured before anything was received: nobody watched what the graph names. */
+static void captured_before_the_first_receive(void **state) {
+  (void)state;
+  for (int late = 0; late < 2; late++) {
+    struct guard_program program = guard_program_1f1b(EIGHT, 2);
+    struct guard_fixture f = guard_start(&(struct rp_guard_options){0}, NULL);
+    if (late) rp_guard_captures(f.guard, 1); /* of other memory: the buffers come later */
+    guard_program_alloc(&f, &program);
+    guard_program_label(&f, &program);
+    if (!late) rp_guard_captures(f.guard, 1);
+    for (int step = 0; step < 4; step++)
+      guard_program_run(&f, &program);
+    struct rp_guard_report report = guard_look(&f);
+    assert_int_equal(report.active, late);
+    if (!late) assert_string_equal(report.idle_reason, "graph_captured");
+    rp_guard_report_fini(&report);
+    expect_none(&f);
+    guard_end(&f);
+  }
+}
+
+/* Uses could go unseen: nothing is shared, whatever was seen. */
+static void blind(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(EIGHT, 2);
+  struct guard_fixture f = guard_start(&(struct rp_guard_options){.blind = true}, NULL);
+  guard_program_alloc(&f, &program);
+  guard_program_label(&f, &program);
+  for (int step = 0; step < 4; step++)
+    guard_program_run(&f, &program);
+  struct rp_guard_report report = guard_look(&f);
+  assert_false(report.active);
+  assert_string_equal(report.idle_reason, "no_access_evidence");
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
 /* A receive that is captured: the graph may write there at any time. */
 static void captured_receives(void **state) {
   (void)state;
@@ -725,6 +762,8 @@ int main(void) {
       cmocka_unit_test(registered_buffers_are_left_alone),
       cmocka_unit_test(escaping_after_activation),
       cmocka_unit_test(captured_graphs),
+      cmocka_unit_test(captured_before_the_first_receive),
+      cmocka_unit_test(blind),
       cmocka_unit_test(captured_receives),
       cmocka_unit_test(oversize_receive),
       cmocka_unit_test(interrupted_steps),

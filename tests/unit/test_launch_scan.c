@@ -34,7 +34,7 @@ static void finds_plain_pointers(void **state) {
   int32_t count = 0x7010; /* 4 bytes: no address, whatever it says */
   void *params[] = {&weights, &input, &count, &output};
   const struct rp_param_layout layout[] = {{0, 8}, {8, 8}, {16, 4}, {24, 8}};
-  assert_true(rp_launch_collect(layout, 4, params, NULL, &filter, &words));
+  assert_true(rp_launch_collect(layout, 4, params, NULL, &filter, NULL, &words));
   assert_int_equal(words.count, 3);
   assert_int_equal(words.dropped, 0);
   const struct rp_launch_word expected[] = {{0x123450, 0, false}, {0x7010, 8, true}, {0x8ff8, 24, true}};
@@ -51,7 +51,7 @@ static void misses_what_is_in_no_buffer(void **state) {
   void *params[] = {&hole, &below, &above};
   const struct rp_param_layout layout[] = {{0, 8}, {8, 8}, {16, 8}};
   size_t before = words.count;
-  assert_false(rp_launch_collect(layout, 3, params, NULL, &filter, &words));
+  assert_false(rp_launch_collect(layout, 3, params, NULL, &filter, NULL, &words));
   assert_int_equal(words.count, before); /* untouched */
 }
 
@@ -64,7 +64,7 @@ static void finds_pointers_inside_structs(void **state) {
   } pack = {{1, 2}, {0x5555550, 0x7100, 0x8900}, 1};
   void *params[] = {&pack};
   const struct rp_param_layout layout[] = {{0, sizeof pack}};
-  assert_true(rp_launch_collect(layout, 1, params, NULL, &filter, &words));
+  assert_true(rp_launch_collect(layout, 1, params, NULL, &filter, NULL, &words));
   assert_true(words.words[2].hit && words.words[2].value == 0x7100 && words.words[2].offset == 16);
   assert_true(words.words[3].hit && words.words[3].value == 0x8900 && words.words[3].offset == 24);
 }
@@ -78,10 +78,10 @@ static void aligns_to_the_parameter_space(void **state) {
   memcpy(bytes + 4, &value, 8);
   void *params[] = {bytes};
   const struct rp_param_layout layout[] = {{12, sizeof bytes}};
-  assert_true(rp_launch_collect(layout, 1, params, NULL, &filter, &words));
+  assert_true(rp_launch_collect(layout, 1, params, NULL, &filter, NULL, &words));
   assert_int_equal(words.words[0].offset, 16);
   const struct rp_param_layout shifted[] = {{8, sizeof bytes}};
-  assert_false(rp_launch_collect(shifted, 1, params, NULL, &filter, &words));
+  assert_false(rp_launch_collect(shifted, 1, params, NULL, &filter, NULL, &words));
 }
 
 static void tolerates_missing_parameters(void **state) {
@@ -89,10 +89,10 @@ static void tolerates_missing_parameters(void **state) {
   uint64_t input = 0x7010;
   void *params[] = {NULL, &input};
   const struct rp_param_layout layout[] = {{0, 8}, {8, 8}};
-  assert_true(rp_launch_collect(layout, 2, params, NULL, &filter, &words));
+  assert_true(rp_launch_collect(layout, 2, params, NULL, &filter, NULL, &words));
   assert_int_equal(words.count, 1);
-  assert_false(rp_launch_collect(NULL, 0, params, NULL, &filter, &words));
-  assert_false(rp_launch_collect(layout, 2, NULL, NULL, &filter, &words));
+  assert_false(rp_launch_collect(NULL, 0, params, NULL, &filter, NULL, &words));
+  assert_false(rp_launch_collect(layout, 2, NULL, NULL, &filter, NULL, &words));
 }
 
 static void reads_the_packed_buffer(void **state) {
@@ -103,16 +103,16 @@ static void reads_the_packed_buffer(void **state) {
   void *swapped[] = {KEY_SIZE, &bytes, KEY_POINTER, packed, KEY_END};
   void **lists[] = {in_order, swapped};
   for (int i = 0; i < 2; i++) {
-    assert_true(rp_launch_collect(NULL, 0, NULL, lists[i], &filter, &words));
+    assert_true(rp_launch_collect(NULL, 0, NULL, lists[i], &filter, NULL, &words));
     assert_int_equal(words.count, 2); /* 1 is too small for an address */
     assert_int_equal(words.words[0].value, 0x7008);
     assert_int_equal(words.words[0].offset, 8);
     assert_int_equal(words.words[1].value, 0x424242420);
   }
   bytes = 15; /* the second word is cut off */
-  assert_false(rp_launch_collect(NULL, 0, NULL, in_order, &filter, &words));
+  assert_false(rp_launch_collect(NULL, 0, NULL, in_order, &filter, NULL, &words));
   bytes = 16;
-  assert_true(rp_launch_collect(NULL, 0, NULL, in_order, &filter, &words));
+  assert_true(rp_launch_collect(NULL, 0, NULL, in_order, &filter, NULL, &words));
 }
 
 static void tolerates_odd_packed_buffers(void **state) {
@@ -147,7 +147,7 @@ static void counts_what_does_not_fit(void **state) {
     packed[i] = 0x100000 + i;
   packed[3] = 0x7000;
   void *extra[] = {KEY_POINTER, packed, KEY_SIZE, &bytes, KEY_END};
-  assert_true(rp_launch_collect(NULL, 0, NULL, extra, &filter, &words));
+  assert_true(rp_launch_collect(NULL, 0, NULL, extra, &filter, NULL, &words));
   assert_int_equal(words.count, RP_LAUNCH_WORDS);
   assert_int_equal(words.dropped, 10);
 }
@@ -163,7 +163,7 @@ static void finds_a_buffer_behind_more_words_than_fit(void **state) {
       pack[i] = 0x555500000000 + i;
     pack[at] = 0x7100;
     pack[511] = 0x8900;
-    assert_true(rp_launch_collect(layout, 1, params, NULL, &filter, &words));
+    assert_true(rp_launch_collect(layout, 1, params, NULL, &filter, NULL, &words));
     unsigned hits = 0;
     for (size_t i = 0; i < words.count; i++) {
       hits += words.words[i].hit;

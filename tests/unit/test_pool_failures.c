@@ -428,6 +428,57 @@ static void unpin_fails_at_every_call(void **state) {
   }
 }
 
+/* A buffer whose freeing the driver refuses is gone for the program, and given back when it is asked again.
+ */
+static bool freeing_failing_at(uint64_t position, bool shared) {
+  struct fixture f;
+  start(&f);
+  fill(&f);
+  if (shared) assert_int_equal(activate(&f), RP_OK);
+  fail_from(&f, position, 0);
+  for (uint32_t i = 0; i < N; i++) {
+    (void)rp_pool_free(f.pool, f.address[i]);
+    check(&f);
+    assert_int_equal(rp_pool_find(f.pool, f.address[i], &f.id[i]), RP_ERROR_NOT_FOUND);
+    assert_int_equal(rp_pool_give_back(f.pool), RP_OK);
+    check(&f);
+  }
+  bool fired = fail_none(&f) > 0;
+  assert_int_equal(f.device->physical_bytes, 0);
+  assert_int_equal(host_device_ranges(f.device), 0);
+  end(&f);
+  return fired;
+}
+
+static void freeing_fails_at_every_call(void **state) {
+  (void)state;
+  for (int shared = 0; shared < 2; shared++) {
+    uint64_t position = 1;
+    while (freeing_failing_at(position, shared))
+      position++;
+    assert_true(position > 2 * N);
+  }
+}
+
+/* The driver goes on refusing: it is asked once for each free, not once for each buffer. */
+static void giving_back_ends_at_a_refusal(void **state) {
+  (void)state;
+  struct fixture f;
+  start(&f);
+  fill(&f);
+  fail_from(&f, 1, 1000);
+  for (uint32_t i = 0; i < N; i++) {
+    uint64_t before = f.device->calls;
+    assert_int_not_equal(rp_pool_free(f.pool, f.address[i]), RP_OK);
+    assert_int_not_equal(rp_pool_give_back(f.pool), RP_OK);
+    assert_int_equal(f.device->calls, before + 2);
+  }
+  fail_none(&f);
+  assert_int_equal(rp_pool_give_back(f.pool), RP_OK);
+  assert_int_equal(f.device->physical_bytes, 0);
+  end(&f);
+}
+
 /* The driver takes nothing back at the end: what is left is told. */
 static void destroy_tells_what_is_left(void **state) {
   (void)state;
@@ -472,6 +523,8 @@ int main(void) {
       cmocka_unit_test(fallback_short_of_memory_says_so),
       cmocka_unit_test(planned_fails_at_every_call),
       cmocka_unit_test(lending_fails_at_every_call),
+      cmocka_unit_test(freeing_fails_at_every_call),
+      cmocka_unit_test(giving_back_ends_at_a_refusal),
       cmocka_unit_test(unpin_fails_at_every_call),
       cmocka_unit_test(destroy_tells_what_is_left),
       cmocka_unit_test(backends_are_checked),

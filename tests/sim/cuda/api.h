@@ -123,6 +123,8 @@ struct sim_handle {
   const struct sim_registered *named; /**< of a function or a kernel */
   _Atomic int dynamic_shared_bytes;   /**< CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
   _Atomic int carveout_percent;       /**< CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT */
+  const void *image; /**< device binary of a module or a library, or NULL; see image.h */
+  void *image_copy;  /**< where it is a copy, which goes with the handle */
 };
 
 /** `handle` if it is one of that kind and alive, else NULL. Any value may be passed. */
@@ -139,6 +141,8 @@ struct sim_handle *sim_handle_get(enum sim_handle_kind kind, struct sim_handle *
                                   struct sim_context *context, const struct sim_registered *named);
 /** The registered kernel of that name, or NULL. */
 const struct sim_registered *sim_registered_find(const char *name);
+/** The same, and a kernel that only `image` (may be NULL) has is registered from it. NULL without memory too. */
+const struct sim_registered *sim_registered_get(const char *name, const void *image);
 /** What is now registered under the name of a function or kernel handle. */
 const struct rpsim_kernel *sim_handle_kernel(const struct sim_handle *handle);
 /** Number of registered kernels; the first `count` of them into `out`. */

@@ -1,5 +1,6 @@
 /* Kernels registered by name, and the table of handles: modules, libraries, functions and kernels. */
 #include "api.h"
+#include "image.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,46 @@ int rpsim_register_kernels(const struct rpsim_kernel *kernels, size_t count) {
     result = register_kernel(&kernels[i]);
   pthread_mutex_unlock(&register_lock);
   return result;
+}
+
+/* ---- kernels that only a device binary has ---- */
+
+static _Atomic(rpsim_body_source) body_source;
+
+void rpsim_set_body_source(rpsim_body_source source) {
+  atomic_store_explicit(&body_source, source, memory_order_release);
+}
+
+static void no_arithmetic(void *const *params, const struct rpsim_dims *dims) {
+  (void)params, (void)dims;
+}
+
+/* Never freed, as nothing that is registered is. */
+static struct rpsim_kernel *kernel_from_image(const char *name, const void *image) {
+  struct rpsim_param *params;
+  size_t count;
+  if (!image || !sim_image_kernel(image, name, &params, &count)) return NULL;
+  struct rpsim_kernel *kernel = malloc(sizeof *kernel);
+  char *copy = strdup(name);
+  if (!kernel || !copy) {
+    free(params), free(kernel), free(copy);
+    return NULL;
+  }
+  rpsim_body_source source = atomic_load_explicit(&body_source, memory_order_acquire);
+  rpsim_kernel_body body = source ? source(name) : NULL;
+  *kernel = (struct rpsim_kernel){copy, body ? body : no_arithmetic, count, params};
+  return kernel;
+}
+
+const struct sim_registered *sim_registered_get(const char *name, const void *image) {
+  const struct sim_registered *found = sim_registered_find(name);
+  if (found) return found;
+  struct rpsim_kernel *kernel = kernel_from_image(name, image);
+  if (!kernel) return NULL;
+  pthread_mutex_lock(&register_lock);
+  if (!sim_registered_find(name)) (void)register_kernel(kernel); /* else another thread was first */
+  pthread_mutex_unlock(&register_lock);
+  return sim_registered_find(name);
 }
 
 size_t sim_registered_list(const struct sim_registered **out, size_t count) {
@@ -99,6 +140,8 @@ static struct sim_handle *create(enum sim_handle_kind kind, struct sim_handle *o
   handle->owner = owner;
   handle->context = context;
   handle->named = named;
+  handle->image = NULL;
+  handle->image_copy = NULL;
   atomic_store_explicit(&handle->dynamic_shared_bytes, 49152, memory_order_relaxed);
   atomic_store_explicit(&handle->carveout_percent, -1, memory_order_relaxed);
   atomic_store_explicit(&handle->kind, kind, memory_order_release);
@@ -130,6 +173,8 @@ struct sim_handle *sim_handle_get(enum sim_handle_kind kind, struct sim_handle *
 
 /* Lock handle_lock. Ownership is three deep at most: library, module, function. */
 static void destroy(struct sim_handle *handle) {
+  free(handle->image_copy);
+  handle->image_copy = NULL;
   atomic_store_explicit(&handle->kind, SIM_FREE, memory_order_release);
   for (uint32_t i = 0; i < used_slots; i++)
     if (handles[i].owner == handle &&

@@ -1,7 +1,22 @@
-/* Modules and libraries. Images are accepted unread: the kernels in them are the registered ones. */
+/* Modules and libraries. Any image is accepted, and all registered kernels are in it; where it is a device
+ * binary, so are its own. */
 #include "api.h"
+#include "image.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+/* Gives a handle its device binary; a copy, unless the caller keeps it. False without memory. */
+static bool keep_image(struct sim_handle *handle, const void *image, bool preserved) {
+  size_t bytes = sim_image_bytes(image);
+  if (!bytes) return true;
+  handle->image = image;
+  if (preserved) return true;
+  handle->image = handle->image_copy = malloc(bytes);
+  if (handle->image_copy) memcpy(handle->image_copy, image, bytes);
+  return handle->image_copy != NULL;
+}
 
 /* ---- modules ---- */
 
@@ -16,6 +31,10 @@ static CUresult load_module(CUmodule *out, const void *image) {
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   struct sim_handle *module = sim_handle_create(SIM_MODULE, NULL, context, NULL);
   if (!module) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!keep_image(module, image, false)) {
+    sim_handle_destroy(module);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   module_callback(CUPTI_CBID_RESOURCE_MODULE_LOADED, module);
   *out = (CUmodule)module;
   return CUDA_SUCCESS;
@@ -59,7 +78,8 @@ CUresult impl_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *
   if (!hfunc || !name) return CUDA_ERROR_INVALID_VALUE;
   struct sim_handle *module = sim_handle_of(hmod, SIM_MODULE);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  const struct sim_registered *named = sim_registered_find(name);
+  const void *image = module->owner ? module->owner->image : module->image;
+  const struct sim_registered *named = sim_registered_get(name, image);
   if (!named) return CUDA_ERROR_NOT_FOUND;
   struct sim_handle *function = sim_handle_get(SIM_FUNCTION, module, module->context, named);
   if (!function) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -81,10 +101,14 @@ CUresult impl_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hm
 
 /* ---- libraries ---- */
 
-static CUresult load_library(CUlibrary *out, const void *code) {
+static CUresult load_library(CUlibrary *out, const void *code, bool preserved) {
   if (!out || !code) return CUDA_ERROR_INVALID_VALUE;
   struct sim_handle *library = sim_handle_create(SIM_LIBRARY, NULL, NULL, NULL);
   if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!keep_image(library, code, preserved)) {
+    sim_handle_destroy(library);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   *out = (CUlibrary)library;
   return CUDA_SUCCESS;
 }
@@ -96,7 +120,10 @@ CUresult impl_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_opti
   if ((numJitOptions > 0 && (!jitOptions || !jitOptionsValues)) ||
       (numLibraryOptions > 0 && (!libraryOptions || !libraryOptionValues)))
     return CUDA_ERROR_INVALID_VALUE;
-  return load_library(library, code);
+  bool preserved = false;
+  for (unsigned i = 0; i < numLibraryOptions; i++)
+    if (libraryOptions[i] == CU_LIBRARY_BINARY_IS_PRESERVED) preserved = libraryOptionValues[i] != NULL;
+  return load_library(library, code, preserved);
 }
 
 CUresult impl_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
@@ -120,7 +147,7 @@ CUresult impl_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const cha
   if (!pKernel || !name) return CUDA_ERROR_INVALID_VALUE;
   struct sim_handle *handle = sim_handle_of(library, SIM_LIBRARY);
   if (!handle) return CUDA_ERROR_INVALID_HANDLE;
-  const struct sim_registered *named = sim_registered_find(name);
+  const struct sim_registered *named = sim_registered_get(name, handle->image);
   if (!named) return CUDA_ERROR_NOT_FOUND;
   struct sim_handle *kernel = sim_handle_get(SIM_KERNEL, handle, NULL, named);
   if (!kernel) return CUDA_ERROR_OUT_OF_MEMORY;

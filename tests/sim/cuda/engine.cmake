@@ -9,6 +9,7 @@ set(RPSIM_ENGINE_SOURCES
   engine_graph_exec.c
   engine_ipc.c
   engine_launch.c
+  engine_log.c
   engine_memory.c
   engine_memory_host.c
   engine_memory_info.c

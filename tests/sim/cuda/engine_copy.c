@@ -1,6 +1,7 @@
 /* Owns the copies. Every form becomes a box of rows; a pageable source of an asynchronous copy is staged when
  * the call is made, and one into pageable memory returns when it is done. */
 #include "engine_internal.h"
+#include "engine_log.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,8 +26,21 @@ struct copy_request {
   enum side source_side, destination_side;
 };
 
+/* Bytes from the first to the last of a side. */
+static size_t extent(const struct copy_box *box, size_t pitch, size_t slice) {
+  return (box->depth - 1) * slice + (box->height - 1) * pitch + box->width;
+}
+
+static void log_copy(const struct copy_box *box) {
+  struct sim_span spans[] = {
+      {(uintptr_t)box->source, extent(box, box->source_pitch, box->source_slice)},
+      {(uintptr_t)box->destination, extent(box, box->destination_pitch, box->destination_slice)}};
+  sim_log_spans("copy", spans, 2);
+}
+
 static void run_copy(struct sim_work *work) {
   const struct copy_box *box = &((const struct copy_work *)work)->box;
+  if (sim_log_wanted()) log_copy(box);
   for (size_t z = 0; z < box->depth; z++)
     for (size_t y = 0; y < box->height; y++)
       memmove(box->destination + z * box->destination_slice + y * box->destination_pitch,
@@ -35,11 +49,6 @@ static void run_copy(struct sim_work *work) {
 
 static void dispose_copy(struct sim_work *work) {
   free(((struct copy_work *)work)->staged);
-}
-
-/* Bytes from the first to the last of a side. */
-static size_t extent(const struct copy_box *box, size_t pitch, size_t slice) {
-  return (box->depth - 1) * slice + (box->height - 1) * pitch + box->width;
 }
 
 static bool is_pageable(enum side side, const void *address) {

@@ -47,13 +47,13 @@ static void install_handler(int number, struct sigaction *previous) {
 bool sim_fault_guard(void (*fn)(void *), void *argument) {
   install_handler(SIGSEGV, &previous_segv);
   install_handler(SIGBUS, &previous_bus);
-  sigjmp_buf here;
+  sigjmp_buf here, *outer = escape;
   if (sigsetjmp(here, 1)) {
-    escape = NULL;
+    escape = outer;
     return false;
   }
   escape = &here;
   fn(argument);
-  escape = NULL;
+  escape = outer;
   return true;
 }

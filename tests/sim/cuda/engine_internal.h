@@ -263,7 +263,7 @@ void sim_event_end_context_locked(const struct sim_context *context);
 
 /* ---- faults (engine_fault.c) ---- */
 
-/** Runs fn(argument) on this thread; false if it touched memory that is not there. */
+/** Runs fn(argument) on this thread; false if it touched memory that is not there. May be nested. */
 bool sim_fault_guard(void (*fn)(void *), void *argument);
 
 /* ---- memory ---- */

@@ -2,21 +2,11 @@
  * one or from the packed buffer of `extra`; the body runs once, on the stream's thread. */
 #include "engine_internal.h"
 #include "engine_launch.h"
+#include "engine_log.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_THREADS_PER_BLOCK 1024u
-
-static void run_kernel(struct sim_work *work) {
-  const struct sim_kernel_work *launch = (const struct sim_kernel_work *)work;
-  launch->kernel->body(launch->params, &launch->dims);
-}
-
-static void dispose_kernel(struct sim_work *work) {
-  struct sim_kernel_work *launch = (struct sim_kernel_work *)work;
-  free(launch->packed);
-  free(launch->params);
-}
 
 static size_t packed_bytes(const struct rpsim_kernel *kernel) {
   size_t bytes = 0;
@@ -24,6 +14,26 @@ static size_t packed_bytes(const struct rpsim_kernel *kernel) {
     if (kernel->params[i].offset + kernel->params[i].size > bytes)
       bytes = kernel->params[i].offset + kernel->params[i].size;
   return bytes;
+}
+
+static _Thread_local const struct rpsim_kernel *running;
+
+const struct rpsim_kernel *rpsim_running_kernel(void) {
+  return running;
+}
+
+static void run_kernel(struct sim_work *work) {
+  const struct sim_kernel_work *launch = (const struct sim_kernel_work *)work;
+  if (sim_log_wanted()) sim_log_launch(launch->kernel, launch->packed, packed_bytes(launch->kernel));
+  running = launch->kernel; /* left set by a kernel that faults: nobody can ask then */
+  launch->kernel->body(launch->params, &launch->dims);
+  running = NULL;
+}
+
+static void dispose_kernel(struct sim_work *work) {
+  struct sim_kernel_work *launch = (struct sim_kernel_work *)work;
+  free(launch->packed);
+  free(launch->params);
 }
 
 /* Buffer and size out of the pairs of `extra`. */

@@ -1,5 +1,6 @@
 /* Owns the memsets: one- and two-dimensional, of 1, 2 and 4 bytes. */
 #include "engine_internal.h"
+#include "engine_log.h"
 #include <string.h>
 
 struct memset_work {
@@ -26,8 +27,16 @@ static void fill_row(unsigned char *row, const struct memset_work *memset_work) 
     words[i] = memset_work->value;
 }
 
+static void log_memset(const struct memset_work *memset_work) {
+  size_t row_bytes = memset_work->width * memset_work->element_bytes;
+  struct sim_span span = {memset_work->address,
+                          (memset_work->height - 1) * memset_work->pitch_bytes + row_bytes};
+  sim_log_spans("memset", &span, 1);
+}
+
 static void run_memset(struct sim_work *work) {
   const struct memset_work *memset_work = (const struct memset_work *)work;
+  if (sim_log_wanted()) log_memset(memset_work);
   for (size_t y = 0; y < memset_work->height; y++)
     fill_row((unsigned char *)memset_work->address + y * memset_work->pitch_bytes, memset_work);
 }

@@ -2,6 +2,7 @@
  * jitter that makes a missing wait show. */
 #define _GNU_SOURCE
 #include "engine_internal.h"
+#include "engine_log.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -158,6 +159,7 @@ static void perform(struct sim_stream *stream, struct sim_operation *operation) 
 static void *stream_main(void *argument) {
   struct sim_stream *stream = argument;
   sim_context_set_current(stream->context->owner);
+  sim_log_stream(stream->id);
   pthread_mutex_lock(&sim_engine_lock);
   struct sim_operation *operation;
   while ((operation = next_operation_locked(stream))) {

@@ -59,7 +59,9 @@ static cudaError_t binary_load(struct binary *binary, CUlibrary *library) {
   pthread_mutex_unlock(&lock);
   if (*library) return cudaSuccess;
   CUlibrary loaded;
-  cudaError_t error = RT(cuLibraryLoadData, &loaded, binary->image, NULL, NULL, 0, NULL, NULL, 0);
+  CUlibraryOption preserved[] = {CU_LIBRARY_BINARY_IS_PRESERVED}; /* as long as it is registered */
+  void *yes[] = {(void *)1};
+  cudaError_t error = RT(cuLibraryLoadData, &loaded, binary->image, NULL, NULL, 0, preserved, yes, 1);
   if (error) return error;
   pthread_mutex_lock(&lock);
   bool first = !binary->library;

@@ -101,13 +101,22 @@ static ncclComm_t comm_new(int nranks, int rank, const ncclConfig_t *config) {
   return comm;
 }
 
-static ncclResult_t config_check(const ncclConfig_t *config) {
-  if (!config) return ncclSuccess;
-  bool blocking_ok =
-      config->blocking == 0 || config->blocking == 1 || config->blocking == NCCL_CONFIG_UNDEF_INT;
-  if (config->magic == CONFIG_MAGIC && config->size == sizeof *config && blocking_ok) return ncclSuccess;
-  sim_set_error("configuration is not initialised with NCCL_CONFIG_INITIALIZER, or has an invalid value");
-  return ncclInvalidArgument;
+/* Programs may be built for another version of NCCL, whose struct ends earlier or later: they share a
+ * beginning. */
+static ncclResult_t config_take(const ncclConfig_t *given, struct sim_init_job *job) {
+  if (!given) return ncclSuccess;
+  size_t bytes = given->size < sizeof *given ? given->size : sizeof *given;
+  bool valid = given->magic == CONFIG_MAGIC && bytes >= offsetof(ncclConfig_t, cgaClusterSize) &&
+               (given->blocking == 0 || given->blocking == 1 || given->blocking == NCCL_CONFIG_UNDEF_INT);
+  if (!valid) {
+    sim_set_error("configuration is not initialised with NCCL_CONFIG_INITIALIZER, or has an invalid value");
+    return ncclInvalidArgument;
+  }
+  job->has_config = true;
+  job->config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
+  memcpy(&job->config, given, bytes);
+  job->config.size = sizeof job->config;
+  return ncclSuccess;
 }
 
 ncclResult_t sim_context_ensure(CUcontext *context) {
@@ -145,12 +154,10 @@ static ncclResult_t init_rank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
     sim_set_error("ncclCommInitRank: rank %d of %d is not valid", rank, nranks);
     return ncclInvalidArgument;
   }
-  ncclResult_t result = config_check(config);
+  struct sim_init_job job = {.out = comm, .nranks = nranks, .rank = rank, .id = id};
+  ncclResult_t result = config_take(config, &job);
   if (result != ncclSuccess) return result;
   *comm = NULL;
-  struct sim_init_job job = {
-      .out = comm, .nranks = nranks, .rank = rank, .id = id, .has_config = config != NULL};
-  if (config) job.config = *config;
   result = sim_context_ensure(&job.context);
   return result == ncclSuccess ? sim_group_job(&job) : result;
 }
@@ -267,13 +274,11 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new
   ncclResult_t result = sim_comm_check(comm, "ncclCommSplit");
   if (result == ncclSuccess && (!newcomm || color < NCCL_SPLIT_NOCOLOR)) result = ncclInvalidArgument;
   if (result == ncclSuccess) result = (ncclResult_t)atomic_load(&comm->async_error);
-  if (result == ncclSuccess) result = config_check(config);
+  struct sim_init_job job = {.out = newcomm, .parent = comm, .nranks = color, .rank = key};
+  if (result == ncclSuccess) result = config_take(config, &job);
   if (result != ncclSuccess) return sim_group_error(result);
   *newcomm = NULL;
-  struct sim_init_job job = {.out = newcomm, .parent = comm, .nranks = color, .rank = key};
   job.context = comm->context;
-  job.has_config = config != NULL;
-  if (config) job.config = *config;
   return sim_group_error(sim_group_job(&job));
 }
 SIM_PUBLIC(ncclCommSplit);

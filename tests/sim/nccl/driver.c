@@ -85,9 +85,13 @@ static void load(void) {
   memcpy(&get, &symbol, sizeof get);
   symbol = dlsym(library, "rpsim_register_kernels");
   memcpy(&driver.register_kernels, &symbol, sizeof driver.register_kernels);
+  symbol = dlsym(library, "rpsim_log_receive");
+  memcpy(&driver.log_receive, &symbol, sizeof driver.log_receive);
+  symbol = dlsym(library, "rpsim_log_transfer");
+  memcpy(&driver.log_transfer, &symbol, sizeof driver.log_transfer);
   symbol = dlsym(library, "rpsim_backing_of");
   memcpy(&driver.backing_of, &symbol, sizeof driver.backing_of);
-  if (!get || !driver.register_kernels || !driver.backing_of) {
+  if (!get || !driver.register_kernels || !driver.log_receive || !driver.log_transfer || !driver.backing_of) {
     sim_set_error("libcuda.so.1 is not the simulated driver");
     return;
   }

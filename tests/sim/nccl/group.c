@@ -128,6 +128,8 @@ static ncclResult_t task_add(const struct sim_task *task, const char *name) {
     return ncclSystemError;
   struct sim_task *added = &group.tasks[group.task_count++];
   *added = *task;
+  if (task->function == SIM_RECV)
+    sim_driver()->log_receive(task->receive, task->count * sim_type_bytes(task->type));
   bool captured = sim_stream_captured(task->stream);
   if (!group.api_comm) {
     group.api_comm = task->comm;

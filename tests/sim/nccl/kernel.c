@@ -273,6 +273,15 @@ static ncclResult_t collective(const struct sim_task *task) {
   }
 }
 
+static void log_plan(const struct sim_plan *plan) {
+  for (size_t i = 0; i < plan->task_count; i++) {
+    const struct sim_task *task = &plan->tasks[i];
+    size_t bytes = task->count * sim_type_bytes(task->type);
+    bool receives = task->function == SIM_RECV;
+    sim_driver()->log_transfer(receives ? task->receive : task->send, bytes, receives);
+  }
+}
+
 /* Collectives in the order of issue, then sends and receives together. */
 static void plan_run(const struct sim_plan *plan) {
   if (atomic_load(&plan->comm->aborted) || atomic_load(&plan->comm->async_error) != ncclSuccess) return;
@@ -347,6 +356,7 @@ static void kernel_body(void *const *params, const struct rpsim_dims *dims) {
   comm_put(comm); /* a fault leaves this function: hold nothing. Destroying waits for the kernel's stream. */
   if (skip) return;
   sim_plan_each_range(plan, touch_range, NULL);
+  log_plan(plan);
 
   comm = comm_get(args.comm);
   if (!comm) return;

@@ -81,6 +81,8 @@ struct sim_driver {
   CUresult (*unmap)(CUdeviceptr, size_t);
   CUresult (*set_access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
   int (*register_kernels)(const struct rpsim_kernel *, size_t);
+  void (*log_receive)(const void *, size_t);
+  void (*log_transfer)(const void *, size_t, int);
   int (*backing_of)(uint64_t, struct rpsim_backing *);
 };
 

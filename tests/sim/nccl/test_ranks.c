@@ -451,10 +451,14 @@ static void user_errors(void) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.magic = 1;
   CHECK(ncclCommInitRankConfig(&comm, 1, unique_id, 0, &config) == ncclInvalidArgument);
-  config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
-  config.blocking = 1;
-  config.commName = "named";
-  NCCL(ncclCommInitRankConfig(&comm, rank_count, unique_id, my_rank, &config));
+  struct {
+    ncclConfig_t known;
+    int newer[4];
+  } config_of_newer = {NCCL_CONFIG_INITIALIZER, {0}};
+  config_of_newer.known.size = sizeof config_of_newer;
+  config_of_newer.known.blocking = 1;
+  config_of_newer.known.commName = "named";
+  NCCL(ncclCommInitRankConfig(&comm, rank_count, unique_id, my_rank, &config_of_newer.known));
   uint8_t *data = allocate(8);
   CHECK(ncclSend(data, 1, ncclUint8, rank_count, comm, stream) == ncclInvalidArgument);
   CHECK(ncclRecv(data, 1, ncclUint8, -1, comm, stream) == ncclInvalidArgument);

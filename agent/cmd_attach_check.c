@@ -1,0 +1,168 @@
+/* The cross-check: where the agent is in an observed process, what it says in its report is held against what
+ * the probes counted. The two share no code on the way: the agent's numbers come from its own bookkeeping,
+ * these from the calls that reached the driver and NCCL. */
+#include "agent/attach.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A report tells of a moment shortly before it was written, and records wait a moment to be read. */
+#define REPORT_AGE_NS 500000000u
+#define RECORD_AGE_NS 200000000u
+
+static uint64_t count_of(const json_t *object, const char *key) {
+  json_int_t value = json_integer_value(json_object_get(object, key));
+  return value > 0 ? (uint64_t)value : 0;
+}
+
+/* ---- the agent's report ---- */
+
+/* "HOST-PID-START.json": START, if the name is of the process; else 0. */
+static uint64_t start_in_name(const char *name, pid_t pid) {
+  char tail[64], *end;
+  const char *last = strrchr(name, '-');
+  if (!last || last == name || name[0] == '.') return 0;
+  uint64_t start = strtoull(last + 1, &end, 10);
+  if (strcmp(end, ".json") != 0) return 0;
+  int length = snprintf(tail, sizeof tail, "-%ld", (long)pid);
+  return last - name > length && strncmp(last - length, tail, (size_t)length) == 0 ? start : 0;
+}
+
+/* The folder lies below the process's own root, which is kept open: the process may be gone by then. */
+static DIR *open_folder(const struct rp_attach_process *process) {
+  if (process->root < 0 || process->agent_dir[0] != '/') return NULL;
+  int folder = openat(process->root, process->agent_dir + 1, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *out = folder >= 0 ? fdopendir(folder) : NULL;
+  if (folder >= 0 && !out) (void)close(folder);
+  return out;
+}
+
+/* The newest report of the process; NULL if there is none. */
+static json_t *read_report(const struct rp_target *target) {
+  const struct rp_attach_process *process = target->user;
+  DIR *folder = open_folder(process);
+  char name[NAME_MAX + 1] = "";
+  uint64_t newest = 0;
+  if (!folder) return NULL;
+  for (const struct dirent *entry; (entry = readdir(folder));) {
+    uint64_t start = start_in_name(entry->d_name, target->process.inner_pid);
+    if (start <= newest) continue;
+    newest = start;
+    snprintf(name, sizeof name, "%s", entry->d_name);
+  }
+  int file = newest ? openat(dirfd(folder), name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+  json_t *json = file >= 0 ? json_loadfd(file, 0, NULL) : NULL;
+  if (file >= 0) (void)close(file);
+  (void)closedir(folder);
+  return json;
+}
+
+/* ---- comparing ---- */
+
+static void differ(struct rp_attach_process *process, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void differ(struct rp_attach_process *process, const char *format, ...) {
+  va_list arguments;
+  process->differences++;
+  va_start(arguments, format);
+  vsnprintf(process->difference, sizeof process->difference, format, arguments);
+  va_end(arguments);
+}
+
+/* What the agent held at the time of the report, as far as it is remembered: true if it was ever this. */
+static bool held(const struct rp_target_agent *agent, uint64_t time_ns, uint64_t physical_bytes,
+                 uint64_t reserved_bytes, bool *known) {
+  size_t first = agent->moment_count > RP_TARGET_MOMENTS ? agent->moment_count - RP_TARGET_MOMENTS : 0;
+  bool found = agent->moment_count == 0 && physical_bytes == 0 && reserved_bytes == 0;
+  *known = first == 0;
+  for (size_t i = first; i < agent->moment_count; i++) {
+    const struct rp_target_moment *moment = &agent->moments[i % RP_TARGET_MOMENTS];
+    uint64_t until =
+        i + 1 < agent->moment_count ? agent->moments[(i + 1) % RP_TARGET_MOMENTS].time_ns : UINT64_MAX;
+    if (moment->time_ns > time_ns) break;
+    *known |= moment->time_ns <= time_ns - REPORT_AGE_NS;
+    if (until < time_ns - REPORT_AGE_NS) continue;
+    found |= moment->physical_bytes == physical_bytes && moment->reserved_bytes == reserved_bytes;
+  }
+  /* before the first change nothing was held */
+  if (first == 0 && agent->moment_count && agent->moments[0].time_ns > time_ns - REPORT_AGE_NS)
+    found |= physical_bytes == 0 && reserved_bytes == 0;
+  return found;
+}
+
+static void compare_memory(const struct rp_target *target, const json_t *report, uint64_t time_ns) {
+  struct rp_attach_process *process = target->user;
+  const json_t *enforcement = json_object_get(report, "enforcement"), *device;
+  uint64_t physical = 0, one_to_one = 0;
+  bool known;
+  size_t index;
+  const char *mode = json_string_value(json_object_get(enforcement, "mode"));
+  if (!mode || strcmp(mode, "enforce") != 0) return;
+  json_array_foreach(json_object_get(enforcement, "devices"), index, device) {
+    physical += count_of(device, "physical_bytes");
+    one_to_one += count_of(device, "one_to_one_bytes");
+  }
+  bool same = held(&target->agent, time_ns, physical, one_to_one, &known);
+  if (!known) return;
+  process->compared++;
+  if (!same)
+    differ(process,
+           "the agent says that receive buffers of %" PRIu64 " bytes hold %" PRIu64
+           " bytes of device memory; the probes see %" PRIu64 " and %" PRIu64,
+           one_to_one, physical, target->agent.reserved_bytes, target->agent.physical_bytes);
+}
+
+static void compare_transfers(const struct rp_target *target, const json_t *report) {
+  struct rp_attach_process *process = target->user;
+  const json_t *kinds = json_object_get(json_object_get(report, "events"), "by_kind");
+  uint64_t receives = count_of(kinds, "recv"), sends = count_of(kinds, "send");
+  process->compared++;
+  if (receives != target->receives || sends != target->sends)
+    differ(process,
+           "the agent says that it saw %" PRIu64 " receives and %" PRIu64 " sends; the probes saw %" PRIu64
+           " and %" PRIu64,
+           receives, sends, target->receives, target->sends);
+}
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void compare(const struct rp_observer *observer, const struct rp_target *target, const json_t *report,
+                    bool last) {
+  struct rp_attach_process *process = target->user;
+  uint64_t written_ns = count_of(report, "written_monotonic_ns");
+  const char *state = json_string_value(json_object_get(report, "state"));
+  bool finished = state && strcmp(state, "finished") == 0;
+  if (written_ns < target->started_ns + REPORT_AGE_NS && !finished) return;
+  if (written_ns == process->compared_ns || (!last && now_ns() < written_ns + RECORD_AGE_NS)) return;
+  if (rp_observer_lost(observer, target) || target->out_of_memory)
+    return; /* the probes' own count is short */
+  process->compared_ns = written_ns;
+  compare_memory(target, report, written_ns);
+  if (finished && target->ended_ns) compare_transfers(target, report);
+}
+
+void rp_attach_check(const struct rp_observer *observer, bool last) {
+  const struct rp_target *target;
+  for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
+    struct rp_attach_process *process = target->user;
+    /* what came before somebody joined is not known to the probes */
+    if (!process || !target->agent.end || target->joined_late || process->checked_after_end) continue;
+    process->checked_after_end = target->ended_ns && now_ns() > target->ended_ns + RECORD_AGE_NS;
+    json_t *report = read_report(target);
+    if (report) compare(observer, target, report, last);
+    json_decref(report);
+  }
+}

@@ -1,0 +1,26 @@
+/** @file overview.h
+ * The document that pages are drawn from: what people look at of each report, by job. `recvpool serve`
+ * answers with it, `recvpool report --html` puts it into the file. Described by overview.schema.json.
+ */
+#ifndef RP_AGENT_OVERVIEW_H
+#define RP_AGENT_OVERVIEW_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "agent/command.h"
+
+#define RP_OVERVIEW_SCHEMA "recvpool.overview"
+#define RP_OVERVIEW_SCHEMA_VERSION "1.0"
+
+/** What is taken of one report: members that pages need, checked for their kind, and nothing else. Values are
+ * shared with `report`, which must not change afterwards. `lifetimes`: also those of the last step. NULL
+ * without memory; owned by the caller. */
+json_t *rp_overview_process(const json_t *report, bool lifetimes);
+
+/** The jobs of a finished set. Lifetimes are taken for processes in order until there are `lifetimes_most` of
+ * them; the document says for how many processes that is. NULL without memory; owned by the caller. */
+json_t *rp_overview(const struct rp_read_set *set, size_t lifetimes_most);
+
+#endif

@@ -1,0 +1,92 @@
+"""What enforcing costs and what it gives, from runs made side by side on this machine.
+
+    bench_enforce.py BUILD_FOLDER [--rounds N] [--steps N] [--json FILE]
+
+Times compare two commands run in turn, as bench.py does; bytes and the pause come from the reports. Needs no GPU: the device
+is simulated. What one guarded call costs inside the guard, and how that grows with the number of buffers, is bench_guard's.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import bench
+
+STAGES, MICROBATCHES, BYTES = 2, 16, 2 << 20
+
+
+class EnforceBench(bench.Bench):
+    def enforced(self, command, options):
+        return [self.recvpool, "run", "--mode", "enforce", "--report-dir", self.scratch, *options, "--"] + command
+
+    def training(self, steps):
+        return [self.trainer, "--stages", str(STAGES), "--microbatches", str(MICROBATCHES), "--steps", str(steps),
+                "--message-bytes", str(BYTES)]
+
+    def plan(self):
+        path = str(pathlib.Path(self.scratch) / "plan")
+        bench.run([self.recvpool, "plan", "--schedule", "1f1b", "--stages", str(STAGES), "--microbatches", str(MICROBATCHES),
+                   "--buffer-bytes", str(BYTES), "--output", path])
+        return ["--plan", path]
+
+    def end_to_end(self, steps, options):
+        command = self.training(steps)
+        return self.pairs(lambda: bench.run(command)[0], lambda: bench.run(self.enforced(command, options))[0])
+
+    def call(self, call, pointer, count):
+        """Nanoseconds of one call, unattached and with its buffer in a pool."""
+        command = [self.calls, call, pointer, "none", str(count)]
+        guarded = self.enforced(command, ["--buffer-bytes", "1MiB", "--slots", "2"])
+        return self.pairs(lambda: float(bench.run(command, self.libraries)[1]),
+                          lambda: float(bench.run(guarded, self.libraries)[1]))
+
+    def devices(self, options):
+        """The devices in the reports of one run."""
+        for path in pathlib.Path(self.scratch).glob("*.json"):
+            path.unlink()
+        bench.run(self.enforced(self.training(5), options))
+        reports = [json.loads(path.read_text()) for path in pathlib.Path(self.scratch).glob("*.json")]
+        return [device for report in reports for device in report["enforcement"]["devices"]]
+
+    def add_memory(self, options):
+        classes = [pool for device in self.devices(options) for pool in device["classes"]]
+        self.add("peak bytes of all pools, planned, over the least possible", [sum(p["minimum_bytes"] for p in classes)],
+                 [sum(p["physical_peak_bytes"] for p in classes)], "bytes", "ratio = 1.00")
+        self.add("peak bytes of all pools, planned, over a buffer per microbatch",
+                 [sum(p["one_to_one_peak_bytes"] for p in classes)],
+                 [sum(p["physical_peak_bytes"] for p in classes)], "bytes")
+
+    def add_pause(self):
+        """The longest pause of any rank, beside the time of one step."""
+        pauses = [max(device["activation"]["duration_seconds"] for device in self.devices([]))
+                  for _ in range(self.rounds)]
+        few, many = (statistics.median(bench.run(self.training(steps))[0] for _ in range(3)) for steps in (5, 25))
+        self.add("activation, beside one step", [(many - few) / 20] * len(pauses), pauses, "s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=100, help="steps of the runs that are timed whole")
+    parser.add_argument("--json", help="also write the rows there")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = EnforceBench(options.build, options.rounds, scratch)
+        plan = rows.plan()
+        rows.add_memory(plan)
+        rows.add_pause()
+        for name, arguments in (("learned", []), ("planned", plan)):
+            rows.add(f"trainer, {STAGES} stages x {MICROBATCHES} microbatches, {options.steps} steps, {name}",
+                     *rows.end_to_end(options.steps, arguments), "s", "ratio <= 1.02")
+        rows.add("launch that names no buffer of a pool", *rows.call("launch", "miss", 100000), "ns")
+        rows.add("launch that names a buffer of a pool", *rows.call("launch", "hit", 50000), "ns")
+        rows.add("transfer of 1 MiB to oneself, into a pool", *rows.call("transfer", "hit", 200), "ns")
+    bench.show(rows.rows, options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The cross-check: what the agent in a process says is held against what the probes saw."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import support
+import test_attach
+from attach_support import MOCK, AttachCase, reports_of
+from support import RECVPOOL, TRAINER
+
+RECV = ("ncclRecv", 0x7F1000000000, 100, 7, 1, 0xC0FFEE, 0)
+
+
+class AgentTest(test_attach.TrainerCase):
+    """The real agent, sharing memory for real."""
+
+    def observed(self, *options):
+        holder = self.hold_libraries()
+        command = [RECVPOOL, "run", "--mode", "enforce", "--interval", "0.1", "--report-dir", self.reports_dir, *options,
+                   "--", TRAINER, "--stages", "2", "--microbatches", "8", "--steps", "250", "--message-bytes", "4MiB"]
+        job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", *command], env=support.simulated(),
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        observer = self.observer("--pid", f"{job.pid},{holder.pid}")
+        _, errors = job.communicate("go\n", timeout=support.TIMEOUT_SECONDS)
+        self.assertEqual((job.returncode, errors), (0, ""))
+        document = observer.stop()
+        self.check_document(document)
+        self.assertEqual(observer.errors, "")
+        for report in self.read_reports():
+            self.assertGreater(report["enforcement"]["totals"]["saved_peak_bytes"], 0)
+        return document["observer"]["cross_checks"]
+
+    def test_sharing_after_two_steps(self):
+        checks = self.observed()
+        # Transfers and memory of two ranks at the end; how many reports fall between two looks is the machine's affair.
+        self.assertGreaterEqual(checks["compared"], 4)
+        self.assertEqual(checks["differences"], 0)
+
+    def test_sharing_from_the_first_step(self):
+        checks = self.observed("--buffer-bytes", "4MiB", "--slots", "3")
+        self.assertGreaterEqual(checks["compared"], 4)
+        self.assertEqual(checks["differences"], 0)
+
+
+class LyingAgentTest(AttachCase):
+    """A library with the agent's name, and reports of its own making."""
+
+    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3):
+        """The observer's process, document and words about a process that made `made` receives."""
+        library = os.path.join(self.folder, "librecvpool.so")
+        shutil.copy(MOCK, library)
+        os.makedirs(self.reports_dir, exist_ok=True)
+        environment = support.clean_environment(RECVPOOL_REPORT_DIR=self.reports_dir)
+        program = self.program(env=environment)
+        observer = self.observer("--pid", str(program.pid))
+        self.assertEqual(program.do("exec"), "ready")  # observed from its beginning
+        program.open(library)
+        time.sleep(0.1)
+        for _ in range(made):
+            program.call(*RECV)
+        start = time.monotonic_ns()
+        report = {"state": "finished", "written_monotonic_ns": start,
+                  "events": {"by_kind": {"recv": receives, "send": 0}},
+                  "enforcement": {"mode": "enforce", "devices": [{"physical_bytes": physical_bytes,
+                                                                  "one_to_one_bytes": one_to_one_bytes}]}}
+        name = f"host-{program.pid}-{start}.json"
+        with open(os.path.join(self.reports_dir, "." + name), "w") as file:
+            json.dump(report, file)
+        os.rename(os.path.join(self.reports_dir, "." + name), os.path.join(self.reports_dir, name))
+        program.close()
+        out, errors = observer.process.communicate(timeout=60)
+        document = json.loads(out)
+        self.check_document(document)
+        self.assertEqual(observer.process.returncode, int(document["observer"]["cross_checks"]["differences"] > 0))
+        warnings = [text for report in reports_of(document).values() for text in report["warnings"]]
+        return document["observer"]["cross_checks"], errors, warnings
+
+    def test_the_truth(self):
+        checks, errors, warnings = self.told(3)
+        self.assertEqual(checks, {"compared": 2, "differences": 0})
+        self.assertEqual((errors, [text for text in warnings if "cross-check" in text]), ("", []))
+
+    def check_lie(self, words, *arguments):
+        checks, errors, warnings = self.told(*arguments)
+        self.assertEqual(checks, {"compared": 2, "differences": 1})
+        self.assert_one_line(errors)
+        self.assertIn("cross-check failed: " + words, errors)
+        self.assertIn("cross-check failed: " + words, " ".join(warnings))
+
+    def test_a_transfer_too_many(self):
+        self.check_lie("the agent says that it saw 4 receives and 0 sends; the probes saw 3 and 0", 4)
+
+    def test_a_transfer_too_few(self):
+        self.check_lie("the agent says that it saw 2 receives", 2)
+
+    def test_memory_that_was_never_made(self):
+        self.check_lie("the agent says that receive buffers of 8192 bytes hold 4096 bytes", 3, 4096, 8192)
+
+    def test_reports_that_are_none(self):
+        os.makedirs(self.reports_dir)
+        for name, content in (("host-1-1.json", "{"), ("host-2.json", "[]"), ("x", ""), (".host-3-3.json", "{}")):
+            with open(os.path.join(self.reports_dir, name), "w") as file:
+                file.write(content)
+        checks, _, _ = self.told(3)
+        self.assertEqual(checks["differences"], 0)

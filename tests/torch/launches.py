@@ -1,0 +1,33 @@
+"""Reads the simulated device's record of launches (RPSIM_LAUNCH_LOG, see tests/sim/rpsim.h) and compares two of them."""
+import collections
+import os
+
+# What is told of these is told exactly. Parameters of other kernels have parts that torch does not fill, where old
+# addresses lie about, other ones in every process (cupti/launch_tables.h): of those the name counts only.
+EXACT = ("copy", "memset", "send", "receive", "vectorized_elementwise_kernel")
+
+
+def read(folder, pid):
+    """What ran, by stream, as lists of (name, buffers with contents) in the order in which it ran. Streams have no names
+    that two runs share, so the lists are sorted."""
+    streams = collections.defaultdict(list)
+    with open(os.path.join(folder, f"{pid}.log")) as file:
+        for line in file:
+            stream, name, buffers = line.rstrip("\n").split("\t")
+            exact = any(part in name for part in EXACT)
+            streams[stream].append((name, buffers.strip() if exact else ""))
+    return sorted(streams.values())
+
+
+def problems(mine, its, where):
+    """Differences between two results of read(), as lines."""
+    if len(mine) != len(its):
+        return [f"{where}: {len(mine)} streams with work, {len(its)} without the agent"]
+    found = []
+    for number, (a, b) in enumerate(zip(mine, its)):
+        if a == b:
+            continue
+        at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+        found.append(f"{where}: stream {number} of {len(a)} and {len(b)} launches differs at {at}: "
+                     f"{a[at:at + 1]} instead of {b[at:at + 1]}")
+    return found

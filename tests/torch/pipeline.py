@@ -1,0 +1,168 @@
+"""One rank of a small job of torch.distributed.pipelining: stages of elementwise operations, a schedule of torch, SGD.
+The environment is torchrun's. With --record FOLDER what happens to its receive buffers is recorded there."""
+import argparse
+import contextlib
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, schedules
+
+LOOPED = ("Interleaved1F1B", "InterleavedZeroBubble", "LoopedBFS")
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--schedule", default="1F1B")
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--stages-per-rank", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--bytes", type=int, default=1 << 20, help="of one activation")
+    parser.add_argument("--foreach", action="store_true", help="an optimizer that updates many tensors in one launch, torch's "
+                        "default; its arithmetic is not simulated")
+    parser.add_argument("--checkpoint", action="store_true", help="stages compute their forward again in the backward")
+    parser.add_argument("--pass-through", action="store_true", help="all stages but the first and the last return their input")
+    parser.add_argument("--keep", choices=("hold", "read"), help="a forward hook keeps what was received; read: uses it "
+                        "after the step")
+    parser.add_argument("--evaluate", action="store_true", help="between the steps")
+    parser.add_argument("--empty-cache", action="store_true", help="between the steps")
+    parser.add_argument("--profile", action="store_true", help="with torch.profiler around all of it")
+    parser.add_argument("--record", help="folder")
+    return parser.parse_args()
+
+
+class Stage(torch.nn.Module):
+    def __init__(self, index, elements, checkpoint):
+        super().__init__()
+        self.checkpoint = checkpoint
+        torch.manual_seed(index)
+        self.weight = torch.nn.Parameter(torch.rand(1, elements) + 0.5)
+        self.bias = torch.nn.Parameter(torch.rand(1, elements))
+
+    def compute(self, x):
+        return x * self.weight + self.bias
+
+    def forward(self, x):
+        if self.checkpoint:
+            return torch.utils.checkpoint.checkpoint(self.compute, x, use_reentrant=False)
+        return self.compute(x)
+
+
+class PassThrough(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x
+
+
+class Loss(torch.autograd.Function):
+    """sum(output * target), with a gradient that is no broadcast."""
+
+    @staticmethod
+    def forward(ctx, output, target):
+        ctx.save_for_backward(target)
+        return (output * target).sum()
+
+    @staticmethod
+    def backward(ctx, _):
+        return ctx.saved_tensors[0].clone(), None
+
+
+def local_stages(options, rank, world):
+    """Indices of the stages of this rank."""
+    stages = world * options.stages_per_rank
+    if options.schedule in V_SHAPED:
+        return [rank, stages - 1 - rank], stages
+    return list(range(rank, stages, world)), stages
+
+
+def module(options, index, count):
+    if options.pass_through and 0 < index < count - 1:
+        return PassThrough()
+    return Stage(index, options.bytes // 4, options.checkpoint)
+
+
+def build(options, rank, world, device):
+    if options.schedule in V_SHAPED:
+        options.stages_per_rank = 2
+    indices, count = local_stages(options, rank, world)
+    stages = [PipelineStage(module(options, i, count).to(device), i, count, device) for i in indices]
+    kind = getattr(schedules, "Schedule" + options.schedule)
+    multi = issubclass(kind, schedules.PipelineScheduleMulti)
+    loss = lambda output, target: Loss.apply(output, target)
+    return kind(stages if multi else stages[0], options.microbatches, loss_fn=loss), stages
+
+
+class Keeper:
+    """Keeps what the stages received, as a user's hook may."""
+
+    def __init__(self, stages):
+        self.kept = []
+        for stage in stages:
+            if not stage.is_first:
+                stage.submod.register_forward_pre_hook(lambda _, inputs: self.kept.append(inputs[0]))
+
+    def read(self):
+        total = sum(tensor.detach().sum() for tensor in self.kept)
+        self.kept = []
+        return total
+
+
+def train(options, schedule, stages, device, recorder, keeper):
+    optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=0.01, foreach=options.foreach)
+    generator = torch.Generator().manual_seed(7)
+    first, last = any(s.is_first for s in stages), any(s.is_last for s in stages)
+    for step in range(options.steps):
+        shape = (options.microbatches, options.bytes // 4)
+        data, target = (torch.rand(shape, generator=generator).to(device) for _ in range(2))
+        losses = []
+        schedule.step(*([data] if first else []), target=target if last else None, losses=losses if last else None)
+        if keeper and options.keep == "read":
+            keeper.read()
+        optimizer.step()
+        optimizer.zero_grad()
+        if recorder:
+            recorder.end_step()
+        if options.evaluate:
+            schedule.eval(*([data] if first else []), target=target if last else None, losses=[] if last else None)
+            if recorder:
+                recorder.end_step()
+        if options.empty_cache:
+            torch.cuda.empty_cache()
+        if last:
+            print(f"step {step} loss {sum(l.item() for l in losses):.9g}", flush=True)
+
+
+def main():
+    options = arguments()
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    schedule, stages = build(options, rank, world, device)
+    keeper = Keeper(stages) if options.keep else None
+    recorder = None
+    with contextlib.ExitStack() as around:
+        if options.profile:
+            around.enter_context(torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU,
+                                                                    torch.profiler.ProfilerActivity.CUDA]))
+        if options.record:
+            from record import Recorder
+            recorder = Recorder()
+            for stage in stages:
+                recorder.watch(stage)
+            around.enter_context(recorder)
+        train(options, schedule, stages, device, recorder, keeper)
+    if recorder:
+        recorder.write(os.path.join(options.record, f"rank-{rank}.jsonl"), rank=rank, microbatches=options.microbatches,
+                       allocation="preallocated", schedule=options.schedule)
+    print(f"device peak {torch.cuda.max_memory_reserved(device)} of {rank}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
