@@ -105,13 +105,24 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
 
 /* ---- one group ---- */
 
-/* Was the peer sent to in the last two steps? Where nothing ever goes back nothing was trained. */
-static bool answered(const struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
-  if (!guard->options.sends_told) return true;
-  const struct rp__guard_peer *peer = rp__guard_peer_of(guard, buffer->comm, buffer->peer);
-  if (!peer) return false;
-  bool begun = peer->step == guard->step; /* the step that begins may have sent already */
-  return (begun ? peer->step_before : peer->step) == guard->step - 1;
+/* Memory of a message's size that nothing uses, or nothing since a step before the last one: steps with more
+ * receives than the last ones may come, or come back, such as training after evaluations. What something else
+ * has used since, an allocator has given away. */
+static bool sits_idle(const struct rp_guard *guard, uint32_t id) {
+  const struct rp__guard_buffer *buffer = &guard->buffers[id];
+  if (!buffer->receives) return !buffer->touched_step;
+  return buffer->step + 1 < guard->step && buffer->touched_step <= buffer->step + 1;
+}
+
+static bool any_sits_idle(const struct rp_guard *guard, const struct group *group) {
+  for (uint32_t id = 0; id < guard->buffer_count; id++) {
+    struct rp_pool_buffer_info info;
+    if (!guard->buffers[id].in_use || !sits_idle(guard, id)) continue;
+    info = rp__guard_info(guard, id);
+    if (info.mapped_bytes == group->at[0].mapped_bytes && !info.flags && info.bytes >= group->at[0].bytes)
+      return true;
+  }
+  return false;
 }
 
 /* RP_OK: all released and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now. */
@@ -122,7 +133,7 @@ static rp_status group_ready(struct rp_guard *guard, const struct group *group) 
     struct rp_pool_buffer_info info = rp__guard_info(guard, group->at[i].id);
     open |= open_life(&info);
     evidence &= buffer->now.total > 0;
-    training &= answered(guard, buffer);
+    training &= buffer->trained;
   }
   if (!evidence) {
     because(guard, RP_REASON_NO_ACCESS_EVIDENCE);
@@ -131,9 +142,15 @@ static rp_status group_ready(struct rp_guard *guard, const struct group *group) 
   if (!training) {
     rp__guard_why_idle(
         guard, "forward_only",
-        "Nothing was sent back to where the buffers are received from, so this is an evaluation, "
-        "and a training step may need more of them at once.");
+        "Not every message was answered by one to where it came from, so this is an evaluation, and a "
+        "training step may need more buffers at once.");
     return RP_ERROR_STATE;
+  }
+  if (any_sits_idle(guard, group)) {
+    rp__guard_why_idle(guard, "buffers_unused",
+                       "The program holds buffers of this size that the last steps have not used, so steps "
+                       "with more receives may come.");
+    return RP_ERROR_BUSY;
   }
   if (!open) return RP_OK;
   because_in_use(guard);
@@ -183,10 +200,11 @@ static rp_status slots_fit(const struct group *group) {
 static rp_status choose_slots(struct rp_guard *guard, struct group *group, struct rp_slots *chosen,
                               uint32_t *depth) {
   struct rp_slots now, before;
-  bool find = guard->options.slack_auto;
+  uint32_t hint = rp__guard_hinted_slots(guard, group->at[0].bytes), slack = guard->options.slack;
+  bool find = guard->options.slack_auto && !hint;
   rp_status status = depth_of(guard, group, false, false, 0, NULL, &now);
-  if (!status)
-    status = depth_of(guard, group, false, find, find ? 0 : guard->options.slack, group->slots, chosen);
+  if (hint) slack = hint > now.depth ? hint - now.depth : 0;
+  if (!status) status = depth_of(guard, group, false, find, find ? 0 : slack, group->slots, chosen);
   if (!status) status = depth_of(guard, group, true, false, 0, NULL, &before);
   if (status) return status;
   *depth = now.depth;

@@ -36,8 +36,18 @@ static uint32_t what_is_due(struct rp_guard *guard) {
   return due;
 }
 
+/* What the step teaches: evidence of training, or none. */
+static void judge_step(struct rp_guard *guard) {
+  for (size_t i = 0; i < guard->received.count; i++) {
+    struct rp__guard_buffer *buffer = rp__guard_entry(guard, &guard->received.at[i]);
+    if (buffer && buffer->step == guard->step)
+      buffer->trained = rp__guard_peer_answered(guard, buffer->comm, buffer->peer);
+  }
+}
+
 void rp__guard_step_end(struct rp_guard *guard) {
   uint64_t pattern = step_pattern(guard);
+  judge_step(guard);
   guard->stable = pattern && pattern == guard->pattern ? guard->stable + 1 : 1;
   guard->pattern = pattern;
   struct rp__guard_list before = guard->received_before;

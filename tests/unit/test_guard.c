@@ -440,6 +440,7 @@ static void parts_of_an_allocation(void **state) {
       for (uint64_t part = 0; part < 5; part++) {
         struct rp_guard_receive receive = {.peer = UPSTREAM, .address = segment + part % 3 * MAPPED};
         assert_int_equal(guard_try_receive(&f, MOST - 1, receive), RP_OK);
+        rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
       }
       if (!alone) guard_program_run(&f, &train);
     }
@@ -476,7 +477,8 @@ static void which_allocations_are_wanted(void **state) {
 static void addresses_are_looked_up(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
-  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct rp_guard_planned_receive item = {.accesses = 1};
+  struct rp_guard_plan plan = {&class, 1, &item, 1};
   struct guard_fixture f = guard_start(NULL, &plan);
   uint64_t begin = 0, bytes = 0;
   bool backed = false;
