@@ -104,7 +104,8 @@ struct rp__guard_class {
   bool counted;    /**< and exactly so many, by an earlier run */
   uint64_t step;   /**< of the counts below */
   uint32_t received, most, let_go; /**< receives; most accesses of one of them; released by the plan */
-  bool answered;                   /**< each is answered by a send, as far as the step has shown */
+  uint64_t received_ever;
+  bool answered; /**< each is answered by a send: its sender was heard from before it was talked to */
 };
 
 struct rp__guard_plan {

@@ -335,8 +335,10 @@ void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct r
   struct rp__guard_class *class = &guard->classes[target->class_index];
   const struct rp__guard_peer *sent = rp__guard_peer_of(guard, receive->comm, receive->peer);
   class_step(guard, class);
-  /* Whoever we hear from before we talk to them is before us in the pipeline, and wants an answer. */
-  if (!class->received++) class->answered = !sent || sent->step != guard->step || !sent->sent;
+  /* Whoever we hear from before we talk to them is before us in the pipeline, and wants an answer. The first
+   * step shows it: in later ones sends come before the receive that tells that they have begun. */
+  if (!class->received_ever++) class->answered = !sent || sent->step != guard->step || !sent->sent;
+  class->received++;
   buffer->class_index = target->class_index;
   class->peer = class->peer == -1 || class->peer == receive->peer ? receive->peer : -2;
   buffer->needed = class->needed;
