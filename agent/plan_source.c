@@ -231,12 +231,14 @@ static void take_note(const struct rp_read_set *set, const struct observed *o, i
           : "Part of the run allocates its receive buffers just in time: there the savings are those of a "
             "run that preallocates.";
   const char *reads =
-      !o->gradients ? "The run did not train: how often training reads a buffer is not known, and enforcing by "
-                      "this plan shares memory from the third step on. "
-      : o->uneven ? "The last step of the run is not like those before it (an evaluation?): how often training "
-                    "reads a buffer is not known, and enforcing by this plan shares memory from the third step "
-                    "on; let the reports end in training steps. "
-                  : "";
+      !o->gradients
+          ? "The run did not train: how often training reads a buffer is not known, and enforcing by "
+            "this plan shares memory from the third step on. "
+      : o->uneven
+          ? "The last step of the run is not like those before it (an evaluation?): how often training "
+            "reads a buffer is not known, and enforcing by this plan shares memory from the third step "
+            "on; let the reports end in training steps. "
+          : "";
   used += snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", reads);
   snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", style);
   size_t length = strlen(out->note);

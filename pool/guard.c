@@ -423,6 +423,7 @@ bool rp__guard_peer_answered(const struct rp_guard *guard, uint64_t comm, int32_
 
 void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes) {
   struct rp__guard_peer *to = peer_in_step(guard, comm, peer);
+  guard->sent = ++guard->clock;
   to->sends++;
   to->sent += counts(guard, bytes);
   guard->sizes_told |= bytes != 0;

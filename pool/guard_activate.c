@@ -7,6 +7,8 @@
 
 /* Beyond so many messages that are not ready for reuse at once there is nothing to find with slack_auto. */
 #define UNREADY_MOST 1024
+/* Sizes of unused memory told apart; what does not fit counts for every size. */
+#define IDLE_SIZES 32
 
 struct candidate {
   uint64_t label, bytes, mapped_bytes; /**< of a receive; of the buffer */
@@ -53,6 +55,88 @@ static void why_not(struct rp_guard *guard, const struct rp__guard_buffer *buffe
     because(guard, RP_REASON_NO_ACCESS_EVIDENCE);
   else if (open_life(info))
     because_in_use(guard);
+}
+
+/* ---- memory that nothing uses ---- */
+
+/* A pipeline that goes there and back again answers each message even in an evaluation. What no evaluation
+ * does is to read a message again once something was sent. Where the steps so far have not done that either,
+ * and as many buffers as share sit unused, those may be for the gradients. */
+static bool sure(const struct rp_guard *guard) {
+  return !guard->options.sends_told || guard->read_again_before;
+}
+
+/* Nothing has used it, or nothing since a step before the last one. What something else than a message has
+ * used since, an allocator has given away. */
+static bool sits_idle(const struct rp_guard *guard, uint32_t id) {
+  const struct rp__guard_buffer *buffer = &guard->buffers[id];
+  if (!buffer->receives) return !buffer->touched_step;
+  return buffer->step + 1 < guard->step && buffer->touched_step <= buffer->step + 1;
+}
+
+/* How many buffers sit idle of each size. */
+struct idle_sizes {
+  uint64_t mapped_bytes[IDLE_SIZES];
+  size_t buffers[IDLE_SIZES], sizes;
+  size_t others; /* of sizes for which there is no room */
+};
+
+static void idle_sizes_add(struct idle_sizes *idle, uint64_t mapped_bytes) {
+  size_t i = 0;
+  while (i < idle->sizes && idle->mapped_bytes[i] != mapped_bytes)
+    i++;
+  if (i == IDLE_SIZES) {
+    idle->others++;
+    return;
+  }
+  if (i == idle->sizes) idle->buffers[idle->sizes++] = 0;
+  idle->mapped_bytes[i] = mapped_bytes;
+  idle->buffers[i]++;
+}
+
+/* `fresh`: only those that nothing has ever used. */
+static void idle_sizes_find(const struct rp_guard *guard, bool fresh, struct idle_sizes *out) {
+  *out = (struct idle_sizes){0};
+  for (uint32_t id = 0; id < guard->buffer_count; id++) {
+    const struct rp__guard_buffer *buffer = &guard->buffers[id];
+    if (!buffer->in_use || !sits_idle(guard, id) || (fresh && buffer->receives)) continue;
+    struct rp_pool_buffer_info info = rp__guard_info(guard, id);
+    if (info.binding == RP_POOL_PRIVATE && !info.flags) idle_sizes_add(out, info.mapped_bytes);
+  }
+}
+
+static size_t idle_of(const struct idle_sizes *idle, uint64_t mapped_bytes) {
+  for (size_t i = 0; i < idle->sizes; i++)
+    if (idle->mapped_bytes[i] == mapped_bytes) return idle->buffers[i] + idle->others;
+  return idle->others;
+}
+
+static void doubt_class(struct rp_guard *guard, uint32_t pool_class) {
+  for (uint32_t id = 0; id < guard->buffer_count; id++) {
+    struct rp_pool_buffer_info info = rp__guard_info(guard, id);
+    if (info.binding == RP_POOL_BOUND && info.class_id == pool_class)
+      guard->buffers[id].doubted_step = guard->step;
+  }
+}
+
+void rp__guard_doubt(struct rp_guard *guard) {
+  struct idle_sizes idle;
+  bool found = false;
+  for (uint32_t c = 0; c < guard->class_count; c++) {
+    const struct rp__guard_class *class = &guard->classes[c];
+    struct rp_pool_class_info info;
+    if (class->sure || class->buffers == 0 || rp_pool_class(guard->pool, class->pool_class, &info)) continue;
+    if (!found) idle_sizes_find(guard, true, &idle);
+    found = true;
+    if (idle_of(&idle, info.mapped_bytes) >= class->buffers) doubt_class(guard, class->pool_class);
+  }
+}
+
+static void because_unused(struct rp_guard *guard) {
+  rp__guard_why_idle(
+      guard, "buffers_unused",
+      "The program holds buffers of this size that the last steps have not used, so steps with "
+      "more receives may come.");
 }
 
 bool rp__guard_candidates(struct rp_guard *guard) {
@@ -105,29 +189,10 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
 
 /* ---- one group ---- */
 
-/* Memory of a message's size that nothing uses, or nothing since a step before the last one: steps with more
- * receives than the last ones may come, or come back, such as training after evaluations. What something else
- * has used since, an allocator has given away. */
-static bool sits_idle(const struct rp_guard *guard, uint32_t id) {
-  const struct rp__guard_buffer *buffer = &guard->buffers[id];
-  if (!buffer->receives) return !buffer->touched_step;
-  return buffer->step + 1 < guard->step && buffer->touched_step <= buffer->step + 1;
-}
-
-static bool any_sits_idle(const struct rp_guard *guard, const struct group *group) {
-  for (uint32_t id = 0; id < guard->buffer_count; id++) {
-    struct rp_pool_buffer_info info;
-    if (!guard->buffers[id].in_use || !sits_idle(guard, id)) continue;
-    info = rp__guard_info(guard, id);
-    if (info.mapped_bytes == group->at[0].mapped_bytes && !info.flags && info.bytes >= group->at[0].bytes)
-      return true;
-  }
-  return false;
-}
-
 /* RP_OK: all released and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now. */
 static rp_status group_ready(struct rp_guard *guard, const struct group *group) {
   bool open = false, evidence = true, training = true;
+  struct idle_sizes idle;
   for (size_t i = 0; i < group->count; i++) {
     const struct rp__guard_buffer *buffer = &guard->buffers[group->at[i].id];
     struct rp_pool_buffer_info info = rp__guard_info(guard, group->at[i].id);
@@ -146,10 +211,9 @@ static rp_status group_ready(struct rp_guard *guard, const struct group *group) 
         "training step may need more buffers at once.");
     return RP_ERROR_STATE;
   }
-  if (any_sits_idle(guard, group)) {
-    rp__guard_why_idle(guard, "buffers_unused",
-                       "The program holds buffers of this size that the last steps have not used, so steps "
-                       "with more receives may come.");
+  idle_sizes_find(guard, false, &idle);
+  if (!sure(guard) && idle_of(&idle, group->at[0].mapped_bytes) >= group->count) {
+    because_unused(guard);
     return RP_ERROR_BUSY;
   }
   if (!open) return RP_OK;
@@ -231,6 +295,7 @@ static rp_status note_class(struct rp_guard *guard, const struct group *group, u
                                  .slots = spec->slots,
                                  .buffers = spec->buffers,
                                  .depth = depth,
+                                 .sure = sure(guard),
                                  .slack = spec->slots - depth};
   for (size_t i = 0; i < group->count; i++)
     if (guard->buffers[group->ids[i]].peer != made.peer) made.peer = -1;

@@ -57,6 +57,9 @@ void rp__guard_step_end(struct rp_guard *guard) {
   guard->received.lost = false;
   rp_pool_step_end(guard->pool);
   guard->step++;
+  guard->read_again_before = guard->read_again;
+  guard->read_again = false;
+  rp__guard_doubt(guard);
   rp__guard_plan_step(guard);
   guard->due = what_is_due(guard);
 }

@@ -48,6 +48,7 @@ struct rp__guard_buffer {
   uint64_t address, bytes;
   uint64_t birth; /**< never used twice, though the id is */
   bool in_use, watched;
+  uint64_t doubted_step; /**< in which nothing that it learned counts; 0 = none */
   uint64_t touched_step; /**< of the last receive or access; 0 = none yet */
   /* The current lifetime: from its last receive on. */
   uint64_t receives; /**< so far; 0: it is no receive buffer as far as is known */
@@ -60,7 +61,7 @@ struct rp__guard_buffer {
   bool partial;               /**< receives land in parts of it */
   bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
   uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
-  uint64_t first;                    /**< first access; 0 = none */
+  uint64_t first;             /**< first access; 0 = none */
   uint64_t post_before, last_before; /**< of the lifetime before */
   uint64_t serial;                   /**< of the last change of the frontier */
   struct rp_order_frontier frontier; /**< accesses of this lifetime, the receive among them */
@@ -98,13 +99,14 @@ struct rp__guard_class {
   int32_t stage, peer;
   uint32_t direction, slots, buffers, depth, slack;
   /* Plan. */
-  bool ring;       /**< the n-th receive of a step has slot n mod K */
-  bool any_number; /**< more buffers than the plan counts are no surprise */
-  uint32_t needed; /**< least accesses of each of its receives, by the plan; 0 = not known */
-  bool counted;    /**< and exactly so many, by an earlier run */
-  uint64_t step;   /**< of the counts below */
+  bool ring;                       /**< the n-th receive of a step has slot n mod K */
+  bool any_number;                 /**< more buffers than the plan counts are no surprise */
+  uint32_t needed;                 /**< least accesses of each of its receives, by the plan; 0 = not known */
+  bool counted;                    /**< and exactly so many, by an earlier run */
+  uint64_t step;                   /**< of the counts below */
   uint32_t received, most, let_go; /**< receives; most accesses of one of them; released by the plan */
   uint64_t received_ever;
+  bool sure;     /**< auto: it was learned in a step that reads messages again after something was sent */
   bool answered; /**< each is answered by a send: its sender was heard from before it was talked to */
 };
 
@@ -171,7 +173,11 @@ struct rp_guard {
   bool sizes_told, sizes_untold; /**< sends were told with their bytes, without them */
   uint32_t graph_buffers;        /**< buffers that a graph may hold: an upper bound */
 
-  uint64_t clock;   /**< of receives and accesses, in host order */
+  uint64_t clock; /**< of receives, accesses and sends, in host order */
+  uint64_t sent;  /**< of the last send */
+  /** In this step, and in the one before, a message was read again after something was sent, as a backward
+   * does and no evaluation. */
+  bool read_again, read_again_before;
   uint64_t serial;  /**< of changes of frontiers */
   uint64_t context; /**< the one seen */
   bool contexts;    /**< and another one */
@@ -287,6 +293,9 @@ void rp__guard_retry_later(struct rp_guard *guard);
 
 /* guard_activate.c */
 
+/** A step begins: buffers of messages that the program may be about to treat otherwise than what it did so
+ * far was learned from are doubted in it. */
+void rp__guard_doubt(struct rp_guard *guard);
 /** Are there two buffers of the last step at least that could be activated, as far as can be told? */
 bool rp__guard_candidates(struct rp_guard *guard);
 void rp__guard_places(struct rp_guard *guard, const struct rp_guard_channel *channels, size_t count);

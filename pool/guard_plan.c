@@ -31,7 +31,8 @@ static void copy_classes(struct rp__guard_class *to, const struct rp_guard_plan 
                                      .slots = class->slots,
                                      .buffers = class->buffers,
                                      .ring = true,
-                                     .counted = true};
+                                     .counted = true,
+                                     .sure = true};
   }
 }
 
@@ -258,9 +259,9 @@ static bool ended_before(const struct rp_guard *guard, const struct rp__guard_bu
   return items[tenant->item].end < items[item].begin;
 }
 
-/* Nobody counted how often a message is read, only which parts of the schedule do it. Then it has been read as
- * often as any other of its class so far, and where something goes back for each (design: the answering send),
- * that has been sent: the list may be of another schedule, with fewer messages in flight. */
+/* Nobody counted how often a message is read, only which parts of the schedule do it. Then it has been read
+ * as often as any other of its class so far, and where something goes back for each (design: the answering
+ * send), that has been sent: the list may be of another schedule, with fewer messages in flight. */
 static bool looks_done(const struct rp_guard *guard, const struct rp__guard_class *class,
                        const struct rp__guard_buffer *tenant) {
   const struct rp__guard_peer *peer = rp__guard_peer_of(guard, tenant->comm, tenant->peer);

@@ -73,8 +73,8 @@ static void more_in_flight_than_planned(void **state) {
   guard_end(&f);
 }
 
-/* Sizes and slots are no evidence of when a message is done with: two steps as they are, then at least so many
- * slots, and never fewer than are in flight. */
+/* Sizes and slots are no evidence of when a message is done with: two steps as they are, then at least so
+ * many slots, and never fewer than are in flight. */
 static void sizes_only(void **state) {
   (void)state;
   for (uint32_t depth = 1; depth <= 5; depth++)
