@@ -189,15 +189,15 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
 
 /* ---- one group ---- */
 
-/* RP_OK: all released and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now. */
+/* RP_OK: all were read, and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now.
+ */
 static rp_status group_ready(struct rp_guard *guard, const struct group *group) {
-  bool open = false, evidence = true, training = true;
+  bool evidence = true, training = true;
   struct idle_sizes idle;
   for (size_t i = 0; i < group->count; i++) {
     const struct rp__guard_buffer *buffer = &guard->buffers[group->at[i].id];
     struct rp_pool_buffer_info info = rp__guard_info(guard, group->at[i].id);
-    open |= open_life(&info);
-    evidence &= buffer->now.total > 0;
+    evidence &= buffer->now.total > 0 || (open_life(&info) && buffer->learned.total > 0);
     training &= buffer->trained;
   }
   if (!evidence) {
@@ -216,19 +216,18 @@ static rp_status group_ready(struct rp_guard *guard, const struct group *group) 
     because_unused(guard);
     return RP_ERROR_BUSY;
   }
-  if (!open) return RP_OK;
-  because_in_use(guard);
-  return RP_ERROR_BUSY;
+  return RP_OK;
 }
 
 /* Lifetimes of the last step (`before`: of the one before); `until_ready`: until their slot could be taken.
- */
+ * One that goes on into the step that begins has not ended yet. */
 static rp_status depth_of(const struct rp_guard *guard, struct group *group, bool before, bool until_ready,
                           uint32_t slack, uint32_t *slots, struct rp_slots *out) {
   for (size_t i = 0; i < group->count; i++) {
     const struct rp__guard_buffer *buffer = &guard->buffers[group->at[i].id];
     uint64_t begin = before ? buffer->post_before : buffer->post;
-    uint64_t end = before ? buffer->last_before : buffer->last;
+    struct rp_pool_buffer_info info = rp__guard_info(guard, group->at[i].id);
+    uint64_t end = before ? buffer->last_before : open_life(&info) ? guard->clock : buffer->last;
     if (until_ready && buffer->ready > end) end = buffer->ready;
     group->intervals[i] = (struct rp_interval){begin, end};
   }
@@ -337,6 +336,10 @@ static rp_status explain(struct rp_guard *guard, rp_status status) {
   enum rp_pool_reason reason = RP_POOL_BACKEND_FAILED;
   if (status == RP_ERROR_NO_MEMORY) reason = RP_POOL_OUT_OF_MEMORY;
   if (status == RP_ERROR_STATE) reason = RP_POOL_NOTHING_TO_SHARE;
+  if (status == RP_ERROR_BUSY) {
+    because_in_use(guard);
+    return status;
+  }
   if (status == RP_ERROR_UNAVAILABLE) {
     struct rp_pool_info info;
     rp_pool_info(guard->pool, &info);

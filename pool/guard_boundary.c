@@ -92,6 +92,7 @@ rp_status rp_guard_boundary(struct rp_guard *guard, const struct rp_guard_channe
   else
     guard->retry_distance = 1;
   if (!begun) return status;
+  rp__guard_why_idle(guard, NULL, NULL);
   if (!guard->activations++) {
     guard->activated_step = guard->step - 1;
     guard->activated_ns = begun_ns;
