@@ -106,14 +106,18 @@ static void take_launch(struct rp_hook_work *call, const struct rp_cuda_launch *
 static void take_runtime_launch(struct rp_hook_work *call, const void *symbol, void *launch_function,
                                 void **params, uint64_t stream, const void *config, uint32_t flags,
                                 const uint32_t grid[3]) {
-  if (rp_thread.depth[RP_CALL_NCCL]) return;
+  const struct rp_cuda_work order = {.stream = stream, .event_flags = flags, .runtime_config = config};
+  if (rp_thread
+          .depth[RP_CALL_NCCL]) { /* it orders streams as any launch does, and names nothing of interest */
+    if (rp_hook_work_tells(call)) rp__work_begin(call, &order);
+    return;
+  }
   uint64_t function = function_of(symbol, launch_function, stream);
   const struct rp_cuda_launch launch = {.function = function,
                                         .stream = stream,
                                         .event_flags = flags,
                                         .params = params,
                                         .grid = {grid[0], grid[1], grid[2]}};
-  const struct rp_cuda_work order = {.stream = stream, .event_flags = flags, .runtime_config = config};
   if (function || !rp_cupti_active()) take_launch(call, &launch, &order);
 }
 

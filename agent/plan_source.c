@@ -64,6 +64,8 @@ rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *opti
 
 struct observed {
   size_t just_in_time, other_style; /* channels */
+  bool gradients;                   /* some were seen */
+  bool uneven;                      /* the last step was not like those before it */
   struct rp_plan_item *items;
   size_t count, capacity;
   int32_t stages, microbatches;
@@ -118,6 +120,35 @@ static rp_status add_channel(struct observed *o, const json_t *channel, int32_t 
   return RP_OK;
 }
 
+/* Step of the channel's lifetimes, and how often its messages were read at most. */
+static json_int_t last_step(const json_t *channel, uint64_t *accesses) {
+  const json_t *lifetimes = json_object_get(channel, "lifetimes");
+  *accesses = 0;
+  for (size_t i = 0; i < json_array_size(lifetimes); i++) {
+    uint64_t read = count_of(json_array_get(lifetimes, i), "accesses");
+    if (read > *accesses) *accesses = read;
+  }
+  const json_t *step = json_object_get(json_array_get(lifetimes, 0), "step");
+  return json_is_integer(step) ? json_integer_value(step) : -1;
+}
+
+/* Was the last step an evaluation, or part of a change? Then what it says of accesses is not what a training
+ * step does, and would call messages done with that are not. */
+static void look_for_uneven_steps(struct observed *o, const json_t *channels) {
+  json_int_t step = -1;
+  for (size_t i = 0; i < json_array_size(channels); i++) {
+    const json_t *channel = json_array_get(channels, i), *decision = json_object_get(channel, "decision");
+    const char *reason = json_string_value(json_object_get(decision, "reason"));
+    uint64_t accesses;
+    json_int_t last = last_step(channel, &accesses);
+    if (last < 0) continue;
+    if (step < 0) step = last;
+    o->uneven |= last != step || accesses < count_of(channel, "accesses_most") ||
+                 (reason && strcmp(reason, rp_reason_name(RP_REASON_UNSTABLE_PATTERN)) == 0);
+    o->gradients |= direction_of(channel) == RP_DIRECTION_GRADIENT;
+  }
+}
+
 /* Number of the sender of channel `index`: that of the first channel of the same peer and communicator. */
 static uint32_t source_of(const json_t *channels, size_t index) {
   const json_t *channel = json_array_get(channels, index), *peer = json_object_get(channel, "peer");
@@ -155,6 +186,7 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
   rp_status status = key ? RP_OK : RP_ERROR_NO_MEMORY;
   int32_t first = o->stages;
   unsigned *directions = calloc(count + 1, sizeof(*directions));
+  look_for_uneven_steps(o, channels);
   if (!directions) status = RP_ERROR_NO_MEMORY;
   for (size_t i = 0; !status && i < count; i++) {
     const json_t *channel = json_array_get(channels, i);
@@ -214,6 +246,16 @@ static void take_note(const struct rp_read_set *set, const struct observed *o, i
             "is nothing to pool and the savings are those of a run that preallocates."
           : "Part of the run allocates its receive buffers just in time: there the savings are those of a "
             "run that preallocates.";
+  const char *reads =
+      !o->gradients
+          ? "The run did not train: how often training reads a buffer is not known, and enforcing by "
+            "this plan shares memory from the third step on. "
+      : o->uneven
+          ? "The last step of the run is not like those before it (an evaluation?): how often training "
+            "reads a buffer is not known, and enforcing by this plan shares memory from the third step "
+            "on; let the reports end in training steps. "
+          : "";
+  used += snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", reads);
   snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", style);
   size_t length = strlen(out->note);
   if (length && out->note[length - 1] == ' ') out->note[length - 1] = 0;
@@ -254,6 +296,8 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
     free(o.items);
     return status;
   }
+  for (size_t i = 0; i < o.count && (o.uneven || !o.gradients); i++)
+    o.items[i].accesses = 0;
   qsort(o.items, o.count, sizeof(*o.items), compare_items);
   take_note(set, &o, ranks, numbered, observation);
   status = rp__plan_build(o.items, o.count, ranks, o.stages, o.microbatches, options, out);

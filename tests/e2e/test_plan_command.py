@@ -51,6 +51,7 @@ class NumbersTest(PlanTestCase):
         receives = rank["receives"]
         self.assertEqual(set(receives["bytes"]), {436 * mib})
         self.assertEqual(set(receives["accesses"]), {0})
+        self.assertEqual(set(zip(receives["direction"], receives["readers"])), {("activation", 2), ("gradient", 1)})
         self.assertEqual({pair for pair in zip(receives["direction"], receives["source"], strict=True)},
                          {("activation", 2), ("gradient", 4)})
         self.assertIsNone(document["provenance"]["world_size"])
@@ -343,7 +344,7 @@ class ObservedTest(PlanTestCase):
     def test_what_a_run_tells_for_enforcing(self):
         self.observe("--stages", "2", "--chunks", "2", "--microbatches", "4", "--schedule", "interleaved_1f1b")
         document = self.document("--from-report", self.reports_dir)
-        self.assertEqual(document["schema_version"], "1.1")
+        self.assertEqual(document["schema_version"], "1.2")
         self.assertEqual(document["provenance"]["world_size"], 2)
         counted = {}
         for report in self.read_reports():
