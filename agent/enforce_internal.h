@@ -133,8 +133,8 @@ struct rp__idle {
 };
 /** Under the lock: are all of them complete? */
 bool rp__idle_known(const struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count);
-/** Outside of the gate: waits for them, until then. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE:
- * nothing can tell. */
+/** Inside the gate, which is open while it waits for them, until then. RP_ERROR_BUSY: not in that time;
+ * RP_ERROR_UNAVAILABLE: nothing can tell; RP_ERROR_STATE: and the gate could not be entered again. */
 rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
                         uint64_t until_ns);
 /** Waits for all work of a context, until then. RP_ERROR_BUSY: not in that time, or another wait that took

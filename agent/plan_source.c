@@ -2,7 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "agent/cmd_report_digest.h"
 #include "agent/plan_command.h"
 
 /* --- schedule files --- */
@@ -62,9 +64,12 @@ rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *opti
 
 struct observed {
   size_t just_in_time, other_style; /* channels */
+  bool gradients;                   /* some were seen */
+  bool uneven;                      /* the last step was not like those before it */
   struct rp_plan_item *items;
   size_t count, capacity;
   int32_t stages, microbatches;
+  bool unsure; /* how often messages are read is not known, or guessed */
 };
 
 static uint64_t count_of(const json_t *object, const char *key) {
@@ -115,6 +120,35 @@ static rp_status add_channel(struct observed *o, const json_t *channel, int32_t 
   return RP_OK;
 }
 
+/* Step of the channel's lifetimes, and how often its messages were read at most. */
+static json_int_t last_step(const json_t *channel, uint64_t *accesses) {
+  const json_t *lifetimes = json_object_get(channel, "lifetimes");
+  *accesses = 0;
+  for (size_t i = 0; i < json_array_size(lifetimes); i++) {
+    uint64_t read = count_of(json_array_get(lifetimes, i), "accesses");
+    if (read > *accesses) *accesses = read;
+  }
+  const json_t *step = json_object_get(json_array_get(lifetimes, 0), "step");
+  return json_is_integer(step) ? json_integer_value(step) : -1;
+}
+
+/* Was the last step an evaluation, or part of a change? Then what it says of accesses is not what a training
+ * step does, and would call messages done with that are not. */
+static void look_for_uneven_steps(struct observed *o, const json_t *channels) {
+  json_int_t step = -1;
+  for (size_t i = 0; i < json_array_size(channels); i++) {
+    const json_t *channel = json_array_get(channels, i), *decision = json_object_get(channel, "decision");
+    const char *reason = json_string_value(json_object_get(decision, "reason"));
+    uint64_t accesses;
+    json_int_t last = last_step(channel, &accesses);
+    if (last < 0) continue;
+    if (step < 0) step = last;
+    o->uneven |= last != step || accesses < count_of(channel, "accesses_most") ||
+                 (reason && strcmp(reason, rp_reason_name(RP_REASON_UNSTABLE_PATTERN)) == 0);
+    o->gradients |= direction_of(channel) == RP_DIRECTION_GRADIENT;
+  }
+}
+
 /* Number of the sender of channel `index`: that of the first channel of the same peer and communicator. */
 static uint32_t source_of(const json_t *channels, size_t index) {
   const json_t *channel = json_array_get(channels, index), *peer = json_object_get(channel, "peer");
@@ -125,6 +159,20 @@ static uint32_t source_of(const json_t *channels, size_t index) {
       return (uint32_t)i;
   }
   return (uint32_t)index;
+}
+
+/* Whether a report's accesses are no evidence to plan by: too few of them and a plan has too few slots. */
+static bool is_unsure(const json_t *report) {
+  const json_t *entry;
+  size_t i;
+  json_array_foreach(json_object_get(report, "channels"), i,
+                     entry) if (json_is_true(json_object_get(entry, "estimate"))) return true;
+  json_array_foreach(json_object_get(report, "evidence"), i, entry) {
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    bool active = json_is_true(json_object_get(entry, "active"));
+    if (active && name && strcmp(name, "uprobes") == 0) return true;
+  }
+  return false;
 }
 
 /* Stages get numbers in the order of ranks and, within one, of the tracker's ordinals; the two directions of
@@ -138,6 +186,7 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
   rp_status status = key ? RP_OK : RP_ERROR_NO_MEMORY;
   int32_t first = o->stages;
   unsigned *directions = calloc(count + 1, sizeof(*directions));
+  look_for_uneven_steps(o, channels);
   if (!directions) status = RP_ERROR_NO_MEMORY;
   for (size_t i = 0; !status && i < count; i++) {
     const json_t *channel = json_array_get(channels, i);
@@ -167,8 +216,7 @@ static int compare_items(const void *left, const void *right) {
 
 /* Rank of a report as its launcher said it, or -1. */
 static int32_t rank_of(const struct rp_read_set *set, size_t index) {
-  const json_t *rank = json_object_get(json_object_get(set->reports[index].json, "process"), "rank");
-  json_int_t value = json_is_integer(rank) ? json_integer_value(rank) : -1;
+  int64_t value = set->reports[index].digest->rank;
   return value >= 0 && value < RP_PLAN_MOST_RANKS ? (int32_t)value : -1;
 }
 
@@ -182,7 +230,7 @@ static bool has_ranks(const struct rp_read_set *set) {
 
 static void take_note(const struct rp_read_set *set, const struct observed *o, int32_t ranks, bool numbered,
                       struct rp_plan_observation *out) {
-  uint64_t world = count_of(json_object_get(set->reports[0].json, "process"), "world_size"), all = world;
+  uint64_t world = (uint64_t)set->reports[0].digest->world_size, all = world;
   if (all < (uint64_t)ranks) all = (uint64_t)ranks;
   *out = (struct rp_plan_observation){.by_receipt = o->just_in_time > 0};
   if (numbered && world <= INT32_MAX) out->world_size = (int32_t)world;
@@ -198,12 +246,22 @@ static void take_note(const struct rp_read_set *set, const struct observed *o, i
             "is nothing to pool and the savings are those of a run that preallocates."
           : "Part of the run allocates its receive buffers just in time: there the savings are those of a "
             "run that preallocates.";
+  const char *reads =
+      !o->gradients
+          ? "The run did not train: how often training reads a buffer is not known, and enforcing by "
+            "this plan shares memory from the third step on. "
+      : o->uneven
+          ? "The last step of the run is not like those before it (an evaluation?): how often training "
+            "reads a buffer is not known, and enforcing by this plan shares memory from the third step "
+            "on; let the reports end in training steps. "
+          : "";
+  used += snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", reads);
   snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", style);
   size_t length = strlen(out->note);
   if (length && out->note[length - 1] == ' ') out->note[length - 1] = 0;
 }
 
-static rp_status plan_set(const struct rp_read_set *set, const char *path, int32_t wanted,
+static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wanted,
                           const struct rp_plan_options *options, struct rp_plan **out,
                           struct rp_plan_observation *observation, char *message, size_t message_size) {
   struct observed o = {0};
@@ -213,13 +271,22 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
   for (size_t i = 0; !status && i < set->count; i++) {
     int32_t rank = numbered ? rank_of(set, i) : (int32_t)i;
     ranks = rank + 1;
-    status = add_process(&o, set->reports[i].json, rank);
+    json_t *report = rp_read_load(set, i);
+    status = report ? add_process(&o, report, rank) : RP_ERROR_IO;
+    o.unsure |= report && is_unsure(report);
+    json_decref(report);
   }
   if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > RP_PLAN_MOST_PAIRS) status = RP_ERROR_LIMIT;
   if (!status && !o.count) {
     snprintf(message, message_size,
              "%s: the reports hold no complete step; let the run go on for a few steps", path);
     status = RP_ERROR_NOT_FOUND;
+  } else if (!status && o.unsure) {
+    snprintf(message, message_size,
+             "%s: reports from outside, or without CUPTI, do not tell for certain how often each message is "
+             "read; let some steps run under recvpool run",
+             path);
+    status = RP_ERROR_INVALID;
   } else if (status) {
     snprintf(message, message_size, "%s: %s", path,
              status == RP_ERROR_LIMIT ? "more ranks, channels or microbatches than any run has"
@@ -229,6 +296,8 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
     free(o.items);
     return status;
   }
+  for (size_t i = 0; i < o.count && (o.uneven || !o.gradients); i++)
+    o.items[i].accesses = 0;
   qsort(o.items, o.count, sizeof(*o.items), compare_items);
   take_note(set, &o, ranks, numbered, observation);
   status = rp__plan_build(o.items, o.count, ranks, o.stages, o.microbatches, options, out);
@@ -238,24 +307,32 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
   return status;
 }
 
+rp_status rp_plan_from_set(struct rp_read_set *set, const char *path, int32_t ranks,
+                           const struct rp_plan_options *options, struct rp_plan **out,
+                           struct rp_plan_observation *observation, char *message, size_t message_size) {
+  if (!set->count) {
+    snprintf(message, message_size, "%s: no report found there", path);
+    return RP_ERROR_NOT_FOUND;
+  }
+  if (set->job_count > 1) {
+    snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
+             set->job_count);
+    return RP_ERROR_INVALID;
+  }
+  return plan_set(set, path, ranks, options, out, observation, message, message_size);
+}
+
 rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,
                                struct rp_plan **out, struct rp_plan_observation *observation, char *message,
                                size_t message_size) {
-  struct rp_read_set set = {.subcommand = "plan"};
+  struct rp_read_set set = {
+      .subcommand = "plan", .lean = true, .keep_texts = true, .progress = isatty(STDERR_FILENO) == 1};
   rp_status status = rp_read_add(&set, path);
   if (!status) status = rp_read_finish(&set);
-  if (status) {
+  if (status)
     snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
-  } else if (!set.count) {
-    status = RP_ERROR_NOT_FOUND;
-    snprintf(message, message_size, "%s: no report found there", path);
-  } else if (set.job_count > 1) {
-    status = RP_ERROR_INVALID;
-    snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
-             set.job_count);
-  } else {
-    status = plan_set(&set, path, ranks, options, out, observation, message, message_size);
-  }
+  else
+    status = rp_plan_from_set(&set, path, ranks, options, out, observation, message, message_size);
   rp_read_fini(&set);
   return status;
 }

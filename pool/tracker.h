@@ -91,6 +91,7 @@ struct rp_channel {
   uint32_t buffers;              /**< N: receives of the channel in one step */
   uint32_t depth;                /**< D of the last complete step; 0 before there is one */
   uint32_t depth_min, depth_max; /**< over all complete steps */
+  uint32_t accesses_most;        /**< of one message, over all complete steps but the first */
   uint32_t slots;                /**< K = min(N, D + slack) */
   uint64_t transfers;            /**< receives of its complete steps */
   uint64_t bytes_transferred;

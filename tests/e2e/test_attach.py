@@ -1,6 +1,7 @@
 """Observing the trainer from outside gives what the agent inside says, over all its schedules; at the same time."""
 
 import glob
+import json
 import os
 import re
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 
 import support
+import trace_check
 from attach_support import AttachCase, functions_of, reports_of
 from support import RECVPOOL, SOURCE, TRAINER
 
@@ -249,6 +251,33 @@ class OutputTest(TrainerCase):
         self.assertIn("\n=> pooling would save about ", text)
         self.assertIn("release is known from answering sends only", text)
         self.assertNotIn("\x1b", text)
+
+    def test_trace(self):
+        path = os.path.join(self.folder, "trace.json")
+        holder = self.hold_libraries()
+        job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", TRAINER, "--stages", "2", "--microbatches", "6",
+                                "--steps", "3"], env=support.simulated(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                               text=True)
+        observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--trace", path)
+        self.assertFalse(os.path.exists(path))  # whole or not there
+        job.communicate("go\n", timeout=60)
+        reports = reports_of(observer.stop())
+        with open(path) as file:
+            found = trace_check.check(json.load(file))
+        self.assertEqual(len(found), 2 * 6)
+        self.assertEqual(len(found), sum(len(c["lifetimes"]) for r in reports.values() for c in r["channels"]))
+        self.assertEqual(os.listdir(self.folder).count("trace.json"), 1)
+
+    def test_trace_that_cannot_be_written(self):
+        job = subprocess.Popen(["sleep", "100"])
+        try:
+            result = support.run([RECVPOOL, "attach", "--pid", str(job.pid), "--trace", "/nowhere/trace.json"])
+        finally:
+            job.terminate()
+            job.wait(timeout=30)
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assert_one_line(result.stderr)
+        self.assertIn("cannot write /nowhere/trace.json: No such file or directory", result.stderr)
 
     def test_report_folder(self):
         holder = self.hold_libraries()

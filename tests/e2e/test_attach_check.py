@@ -40,7 +40,10 @@ class AgentTest(test_attach.TrainerCase):
         self.assertEqual(checks["differences"], 0)
 
     def test_sharing_from_the_first_step(self):
-        checks = self.observed("--buffer-bytes", "4MiB", "--slots", "3")
+        plan = os.path.join(self.folder, "plan.json")
+        self.assert_success(support.run([RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", "8",
+                                         "--slack", "1", "--buffer-bytes", "4MiB", "--output", plan]))
+        checks = self.observed("--plan", plan)
         self.assertGreaterEqual(checks["compared"], 4)
         self.assertEqual(checks["differences"], 0)
 

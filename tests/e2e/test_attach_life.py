@@ -127,10 +127,10 @@ class LifeTest(AttachCase):
         time.sleep(0.05)
         running.call(*RECV)
         later.do("repeat 3 " + TEXT)
-        later.do("fork repeat 5 " + TEXT)
+        later.do("fork repeat 137 " + TEXT)  # a number that no other process has
         reports = reports_of(observer.stop())
         self.assertEqual((kinds(reports[running.pid])["recv"], kinds(reports[later.pid])["recv"]), (1, 3))
-        forked = [r for r in reports.values() if kinds(r)["recv"] == 5]
+        forked = [r for r in reports.values() if kinds(r)["recv"] == 137]
         self.assertEqual([[text for text in r["warnings"] if "ran before" in text] for r in forked], [[]])
 
     def test_by_cgroup(self):
