@@ -55,8 +55,8 @@ enum rp_cuda_order_kind {
   RP_CUDA_CONTEXT_DESTROY, /**< context */
 };
 
-#define RP_CUDA_ORDER_QUERY 1u    /**< a question that counts if it is answered "done" */
-#define RP_CUDA_ORDER_BLOCKING 2u /**< stream creation: waits for the legacy stream */
+#define RP_CUDA_ORDER_QUERY 1u     /**< a question that counts if it is answered "done" */
+#define RP_CUDA_ORDER_BLOCKING 2u  /**< stream creation: waits for the legacy stream */
 #define RP_CUDA_ORDER_ELSEWHERE 4u /**< stream creation: not in the current context */
 
 struct rp_cuda_order {
@@ -96,6 +96,7 @@ struct rp_cuda_work {
   const void *driver_config;  /**< CUlaunchConfig whose attributes are to be read, or NULL */
   const void *runtime_config; /**< cudaLaunchConfig_t, the same */
   uint64_t to, from;          /**< synchronous copies: addresses, of the host too */
+  bool outside;               /**< it may wait for something outside of all streams: host functions */
 };
 
 /** One word of a launch's parameters. */
