@@ -253,6 +253,20 @@ class ProgramTest(EnforceCase):
                 conflicts = device["conflicts"]
                 self.assertEqual(conflicts["prevented"][kind] + conflicts["violated"][kind], 1)
 
+    def test_no_wait_closes_a_circle(self):
+        """The last reader's stream waits for a host function, or for a word, and that for the next receive."""
+        for mode in ("host_function", "value_wait"):
+            alone = self.program(mode)
+            self.assertNotIn("stuck", alone.stdout)
+            for options in (["--slack", "0"], ["--slack", "0", "--cupti", "learn"]):
+                with self.subTest(mode=mode, options=options):
+                    attached = self.program(mode, ["--mode", "enforce", *options])
+                    self.assertEqual(attached.stdout, alone.stdout)
+                    (_, device), = self.devices(self.take_reports())
+                    self.assertGreater(device["activations"], 0)
+                    self.assertEqual((device["grown"], device["receives_waited"]), (1, 0))
+                    self.assertEqual(device["conflicts"]["prevented"]["unordered_reuse"], 1)
+
     def test_setuid_program_is_left_alone(self):
         if os.geteuid() != 0:
             self.skipTest("only root can make a program of another user's")
