@@ -295,6 +295,25 @@ static void peers(void) {
   free_all();
 }
 
+/* The first use of another device comes late: once there is the file that GO names. */
+static void second_device(void) {
+  const struct timespec pause = {.tv_nsec = 5000000};
+  const char *go = getenv("GO");
+  if (!go) exit(2);
+  for (int device = 0; device < 2; device++) {
+    struct stage s;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    check(cudaFree(NULL), "cudaFree");
+    allocate_all();
+    stage_create(&s);
+    for (int step = 0; step < 6 || (device == 0 && access(go, F_OK) != 0); step++) {
+      run_step(&s, step % 20 * 10 + 1);
+      (void)nanosleep(&pause, NULL);
+    }
+    free_all();
+  }
+}
+
 /* ---- work that waits for what is not on its stream ---- */
 
 #define PATIENCE_SECONDS 60 /* beyond it nothing moves any more */
@@ -407,6 +426,7 @@ int main(int argc, char **argv) {
                {"registered", registered},
                {"driver_api", driver_api},
                {"peers", peers},
+               {"second_device", second_device},
                {"host_function", host_function},
                {"value_wait", value_wait}};
   for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
