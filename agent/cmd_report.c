@@ -1,20 +1,40 @@
-/* `recvpool report`: reads the reports named, shows them as a table or merges them into one JSON document. */
-#include "agent/cmd_report_text.h"
-
+/* `recvpool report`: reads the reports named, shows them as a table or merges them into one document, and
+ * makes files of them: a page, a trace, a plan. */
+#include <errno.h>
 #include <getopt.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "agent/cmd_report_html.h"
+#include "agent/cmd_report_output.h"
+#include "agent/cmd_report_trace.h"
+#include "agent/command.h"
 #include "agent/config.h"
-#include "agent/report.h"
+#include "agent/plan_command.h"
 
-static const struct option options[] = {
-    {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+enum { OPTION_HTML = 256, OPTION_TRACE, OPTION_TRACE_LIFETIMES, OPTION_PLAN };
+
+static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+                                        {"html", required_argument, NULL, OPTION_HTML},
+                                        {"trace", required_argument, NULL, OPTION_TRACE},
+                                        {"trace-lifetimes", required_argument, NULL, OPTION_TRACE_LIFETIMES},
+                                        {"plan", required_argument, NULL, OPTION_PLAN},
+                                        {"help", no_argument, NULL, 'h'},
+                                        {NULL, 0, NULL, 0}};
+
+struct arguments {
+  bool json;
+  const char *html, *trace, *plan;
+  size_t trace_lifetimes;
+  char *first_path; /**< what was read, for messages */
+};
 
 static int print_help(void) {
   char dir[4096];
   rp_config_default_report_dir(dir, sizeof dir);
-  printf("Usage: recvpool report [--json] [FILE | DIR]...\n"
+  printf("Usage: recvpool report [OPTION...] [FILE | DIR]...\n"
          "Shows the reports in FILEs and DIRs [%s]: per rank, direction and stage\n"
          "  N          receive buffers used in a step\n"
          "  D          most of them in use at once (least-most where steps differ)\n"
@@ -24,22 +44,23 @@ static int print_help(void) {
          "  grown      receives for which memory was added because no slot was free\n"
          "  unshared   bytes that one allocation per buffer would hold, physical what was held at most\n"
          "  saved      the difference as measured; ratio: physical over K slots, 1.00 is the least\n"
+         "then what follows from it, and what to do next.\n"
          "A folder may hold several runs: processes that share an NCCL communicator are shown as one job.\n\n"
-         "  --json     one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
-         "  --help     this text\n",
-         dir);
+         "  --json               one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
+         "  --html FILE          also write a page that holds all of it and needs nothing else\n"
+         "  --trace FILE         also write the last complete step as trace events, for ui.perfetto.dev\n"
+         "  --trace-lifetimes N  most receives in the trace; it says what it leaves out [%d]\n"
+         "  --plan FILE          also write a plan for recvpool run --mode enforce --plan FILE\n"
+         "  --help               this text\n\n"
+         "Files that are torn, foreign, too large or no files are named and skipped.\n"
+         "Exit status: 0; 1 where something that was named cannot be used, there is no report, or something\n"
+         "cannot be written; 2 for a wrong option.\n",
+         dir, RP_TRACE_LIFETIMES);
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
-static int print_json(const struct rp_read_set *set) {
-  json_t *root = rp_report_jobs_json(set);
-  int failed = !root || json_dumpf(root, stdout, JSON_INDENT(1)) != 0 || putchar('\n') == EOF;
-  json_decref(root);
-  return failed ? RP_EXIT_FAILURE : 0;
-}
-
 /* Reads everything named. Returns -1 to go on, else the exit status. */
-static int read_all(struct rp_read_set *set, int count, char **paths) {
+static int read_all(struct rp_read_set *set, struct arguments *a, int count, char **paths) {
   char dir[4096];
   rp_config_default_report_dir(dir, sizeof dir);
   char *otherwise[] = {dir};
@@ -48,11 +69,12 @@ static int read_all(struct rp_read_set *set, int count, char **paths) {
     count = 1;
     paths = otherwise;
   }
+  a->first_path = strdup(paths[0]);
   for (int i = 0; i < count && status == RP_OK; i++)
     status = rp_read_add(set, paths[i]);
   if (status == RP_OK) status = rp_read_finish(set);
-  if (status != RP_OK) {
-    rp_cmd_error("report", "%s", rp_status_text(status));
+  if (status != RP_OK || !a->first_path) {
+    rp_cmd_error("report", "%s", rp_status_text(status != RP_OK ? status : RP_ERROR_NO_MEMORY));
     return RP_EXIT_FAILURE;
   }
   if (set->count > 0) return -1;
@@ -60,29 +82,133 @@ static int read_all(struct rp_read_set *set, int count, char **paths) {
   return RP_EXIT_FAILURE;
 }
 
-int rp_cmd_report(int argc, char **argv) {
-  bool json = false;
-  for (;;) {
-    int before = optind;
-    int option = getopt_long(argc, argv, ":h", options, NULL);
-    if (option == -1) break;
-    if (option == 'h') return print_help();
-    if (option != 'j') return rp_cmd_bad_option("report", option, argv, before);
-    json = true;
+/* ---- what it writes ---- */
+
+static bool write_html(struct rp_read_set *set, const struct arguments *a, FILE *out) {
+  (void)a;
+  return rp__report_write_html(set, out);
+}
+
+static bool write_trace(struct rp_read_set *set, const struct arguments *a, FILE *out) {
+  return rp__report_write_trace(set, a->trace_lifetimes, out);
+}
+
+static int write_file(struct rp_read_set *set, const struct arguments *a, const char *path, const char *what,
+                      bool (*write)(struct rp_read_set *set, const struct arguments *a, FILE *out)) {
+  struct rp__output output;
+  if (!path) return 0;
+  if (rp__output_begin(&output, path) && rp__output_end(&output, write(set, a, output.file))) {
+    if (!a->json) printf("%s written to %s.\n", what, path);
+    return 0;
   }
-  struct rp_read_set set = {0};
-  int status = read_all(&set, argc - optind, argv + optind);
-  if (status < 0) {
-    status = set.path_missing ? RP_EXIT_FAILURE : 0;
-    if (json)
-      status = print_json(&set);
-    else
-      rp_report_print(&set, stdout);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-      rp_cmd_error("report", "cannot write to stdout");
-      status = RP_EXIT_FAILURE;
+  rp_cmd_error("report", "cannot write %s: %s", path, strerror(errno));
+  return RP_EXIT_FAILURE;
+}
+
+static int write_plan(struct rp_read_set *set, const struct arguments *a) {
+  struct rp_plan_options plan_options = RP_PLAN_OPTIONS_INIT;
+  struct rp_plan_observation observation;
+  struct rp_plan *plan = NULL;
+  char message[512] = "";
+  if (!a->plan) return 0;
+  plan_options.slack = RP_PLAN_DEFAULT_SLACK;
+  rp_status status =
+      rp_plan_from_set(set, a->first_path, 0, &plan_options, &plan, &observation, message, sizeof message);
+  if (status) {
+    rp_cmd_error("report", "no plan is written: %s", message[0] ? message : rp_status_text(status));
+    return RP_EXIT_FAILURE;
+  }
+  const struct rp_plan_provenance provenance = {.kind = "report",
+                                                .source = a->first_path,
+                                                .replicas = 1,
+                                                .world_size = observation.world_size,
+                                                .recvpool = RECVPOOL_VERSION,
+                                                .note = observation.note[0] ? observation.note : NULL};
+  json_t *json = rp_plan_fits_file(plan) ? rp_plan_to_json(plan, &provenance) : NULL;
+  errno = ENOMEM;
+  bool written = json && rp_plan_write(json, a->plan) == RP_OK;
+  if (!written) rp_cmd_error("report", "cannot write %s: %s", a->plan, strerror(errno));
+  if (written && !a->json) printf("Plan written to %s.\n", a->plan);
+  json_decref(json);
+  rp_plan_destroy(plan);
+  return written ? 0 : RP_EXIT_FAILURE;
+}
+
+/* The answer comes first; what is read again meanwhile may change sums, so it is last in a table. */
+static int put_out(struct rp_read_set *set, const struct arguments *a) {
+  int status = 0;
+  if (a->json)
+    status = rp_report_write_json(set, NULL, NULL, stdout) ? 0 : RP_EXIT_FAILURE;
+  else
+    rp_report_print(set, stdout);
+  status |= write_file(set, a, a->html, "Page", write_html);
+  status |= write_file(set, a, a->trace, "Trace", write_trace);
+  status |= write_plan(set, a);
+  if (fflush(stdout) != 0 || ferror(stdout)) {
+    rp_cmd_error("report", "cannot write to stdout");
+    status = RP_EXIT_FAILURE;
+  }
+  return status;
+}
+
+/* ---- options ---- */
+
+static int take_lifetimes(const char *text, size_t *out) {
+  char *end;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  if (*text >= '0' && *text <= '9' && !*end && !errno && value <= INT32_MAX) {
+    *out = (size_t)value;
+    return -1;
+  }
+  rp_cmd_error("report", "--trace-lifetimes '%s': must be a whole number, 0 to %d", text, INT32_MAX);
+  return RP_EXIT_USAGE;
+}
+
+/* -1 to go on, else the exit status. */
+static int take_options(struct arguments *a, int argc, char **argv) {
+  for (;;) {
+    int before = optind, status = -1;
+    int option = getopt_long(argc, argv, ":h", options, NULL);
+    if (option == -1) return -1;
+    switch (option) {
+    case 'j':
+      a->json = true;
+      break;
+    case OPTION_HTML:
+      a->html = optarg;
+      break;
+    case OPTION_TRACE:
+      a->trace = optarg;
+      break;
+    case OPTION_TRACE_LIFETIMES:
+      status = take_lifetimes(optarg, &a->trace_lifetimes);
+      break;
+    case OPTION_PLAN:
+      a->plan = optarg;
+      break;
+    case 'h':
+      return print_help();
+    default:
+      return rp_cmd_bad_option("report", option, argv, before);
     }
+    if (status >= 0) return status;
+  }
+}
+
+int rp_cmd_report(int argc, char **argv) {
+  struct arguments a = {.trace_lifetimes = RP_TRACE_LIFETIMES};
+  int status = take_options(&a, argc, argv);
+  if (status >= 0) return status;
+  struct rp_read_set set = {.lean = true,
+                            .keep_texts = a.json || a.html || a.trace || a.plan,
+                            .progress = isatty(STDERR_FILENO) == 1};
+  status = read_all(&set, &a, argc - optind, argv + optind);
+  if (status < 0) {
+    status = put_out(&set, &a);
+    if (set.path_missing) status = RP_EXIT_FAILURE;
   }
   rp_read_fini(&set);
+  free(a.first_path);
   return status;
 }

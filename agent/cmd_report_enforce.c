@@ -5,38 +5,72 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/cmd_report_digest.h"
+
+/* Shown of one report: an agent writes of fewer devices, and of a few classes. */
+#define MOST_DEVICES 64
+#define MOST_CLASSES 1024
 /* Violations shown in full per device; the others are in the report. */
 #define SHOWN_VIOLATIONS 5
 
-static const json_t *enforcement_of(const struct rp_read_set *set, size_t index) {
-  return json_object_get(set->reports[index].json, "enforcement");
+static const json_t *enforcement_of(const json_t *report) {
+  return json_object_get(report, "enforcement");
 }
 
 static bool is_shadow(const json_t *enforcement) {
   return strcmp(rp__text_of(enforcement, "mode", ""), "enforce") != 0;
 }
 
-void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enforced *out) {
-  memset(out, 0, sizeof *out);
-  for (size_t i = 0; i < set->count; i++) {
-    const json_t *enforcement = enforcement_of(set, i), *totals = json_object_get(enforcement, "totals");
-    if (!rp__in_job(set, i, job) || !json_is_object(enforcement) || is_shadow(enforcement)) continue;
-    const struct {
-      const char *key;
-      uint64_t *sum;
-    } sums[] = {
-        {"physical_peak_bytes", &out->physical_peak_bytes},
-        {"one_to_one_peak_bytes", &out->one_to_one_peak_bytes},
-        {"saved_peak_bytes", &out->saved_peak_bytes},
-        {"minimum_bytes", &out->minimum_bytes},
-        {"prevented", &out->prevented},
-        {"violations", &out->violations},
-        {"double_frees", &out->double_frees},
-    };
-    out->processes++;
-    for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
-      *sums[k].sum = rp__add(*sums[k].sum, rp__count_of(totals, sums[k].key));
+/* Whether buffers share memory, or did before the program gave them back. */
+static bool has_shared(const json_t *device) {
+  return json_is_object(json_object_get(device, "activation")) ||
+         json_is_true(json_object_get(device, "active")) || rp__count_of(device, "saved_peak_bytes") > 0;
+}
+
+/* Uses that waiting alone does not make safe. */
+static uint64_t serious_in(const json_t *counts) {
+  const char *kind;
+  json_t *value;
+  uint64_t sum = 0;
+  json_object_foreach((json_t *)counts, kind,
+                      value) if (json_integer_value(value) > 0 && strcmp(kind, "unordered_reuse") != 0) sum =
+      rp__add(sum, (uint64_t)json_integer_value(value));
+  return sum;
+}
+
+static void add_devices(const json_t *enforcement, bool shadow, struct rp__enforced *out) {
+  size_t d;
+  json_t *device;
+  json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
+    const json_t *conflicts = json_object_get(device, "conflicts");
+    if (shadow)
+      out->would_prevent = rp__add(out->would_prevent, serious_in(json_object_get(conflicts, "prevented")));
+    else if (has_shared(device))
+      out->sharing = 1;
   }
+}
+
+void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
+  const json_t *enforcement = enforcement_of(report), *totals = json_object_get(enforcement, "totals");
+  const struct {
+    const char *key;
+    uint64_t *sum;
+  } sums[] = {
+      {"physical_peak_bytes", &out->physical_peak_bytes},
+      {"one_to_one_peak_bytes", &out->one_to_one_peak_bytes},
+      {"saved_peak_bytes", &out->saved_peak_bytes},
+      {"minimum_bytes", &out->minimum_bytes},
+      {"prevented", &out->prevented},
+      {"violations", &out->violations},
+      {"double_frees", &out->double_frees},
+  };
+  *out = (struct rp__enforced){0};
+  if (!json_is_object(enforcement)) return;
+  add_devices(enforcement, is_shadow(enforcement), out);
+  if (is_shadow(enforcement)) return;
+  out->processes = 1;
+  for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
+    *sums[k].sum = rp__count_of(totals, sums[k].key);
 }
 
 /* ---- what is shared ---- */
@@ -70,21 +104,20 @@ static void print_class(FILE *out, const char *rank, const char *process, const 
           format_ratio(held, rp__count_of(class, "minimum_bytes"), ratio, sizeof ratio));
 }
 
-static size_t print_classes(FILE *out, const json_t *report, const json_t *enforcement, bool header) {
+void rp__print_shared(const json_t *report, FILE *out) {
+  const json_t *enforcement = enforcement_of(report);
   char rank[64], process[64];
-  size_t d, c, printed = 0;
+  size_t d, c;
   json_t *device, *class;
+  if (!json_is_object(enforcement) || is_shadow(enforcement)) return;
   rp__format_process(report, rank, process, sizeof rank);
   json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
+    if (d >= MOST_DEVICES) break;
     json_array_foreach(json_object_get(device, "classes"), c, class) {
-      if (header && printed == 0)
-        fprintf(out, "\n" COLUMNS, "rank", "process", "device", "direction", "stage", "peer", "N", "K",
-                "grown", "buffer", "unshared", "physical", "saved", "ratio");
+      if (c >= MOST_CLASSES) break;
       print_class(out, rank, process, device, class);
-      printed++;
     }
   }
-  return printed;
 }
 
 static void print_sums(FILE *out, const struct rp__enforced *sum) {
@@ -116,12 +149,6 @@ static void print_because(FILE *out, const json_t *report, const json_t *device,
   begin_line(out, report, device);
   fprintf(out, "%s: %s (%s)\n", what, rp__plain_text(rp__text_of(because, "text", "?"), text, sizeof text),
           rp__plain_text(rp__text_of(because, "reason", "?"), word, sizeof word));
-}
-
-/* Whether buffers share memory, or did before the program gave them back. */
-static bool has_shared(const json_t *device) {
-  return json_is_object(json_object_get(device, "activation")) ||
-         json_is_true(json_object_get(device, "active")) || rp__count_of(device, "saved_peak_bytes") > 0;
 }
 
 /* A plan shares from the first step, which takes no time to set up. */
@@ -180,19 +207,6 @@ static void print_reasons(FILE *out, const json_t *report, const json_t *device)
     fprintf(out, "memory of their own for %s\n", counts);
   }
   json_decref(all);
-}
-
-void rp__enforced_notes(const json_t *report, void (*note)(void *context, const char *text), void *context) {
-  size_t d, i;
-  json_t *device, *reason;
-  char text[1024];
-  json_array_foreach(json_object_get(json_object_get(report, "enforcement"), "devices"), d, device) {
-    json_array_foreach(json_object_get(device, "reasons"), i, reason) {
-      snprintf(text, sizeof text, "%s: %s", rp__text_of(reason, "reason", "?"),
-               rp__text_of(reason, "text", "?"));
-      note(context, text);
-    }
-  }
 }
 
 static void format_side(const json_t *side, char *out, size_t out_size) {
@@ -276,13 +290,16 @@ static void print_switched_off(FILE *out, const json_t *report, const json_t *of
     fputs("still sharing when this was written\n", out);
 }
 
-static void print_events(FILE *out, const json_t *report, const json_t *enforcement) {
+void rp__print_happened(const json_t *report, FILE *out) {
+  const json_t *enforcement = enforcement_of(report);
   bool shadow = is_shadow(enforcement);
   size_t d;
   json_t *device;
+  if (!json_is_object(enforcement)) return;
   print_because(out, report, NULL, "nothing is enforced", json_object_get(enforcement, "refused"));
   print_switched_off(out, report, json_object_get(enforcement, "switched_off"));
   json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
+    if (d >= MOST_DEVICES) break;
     if (!shadow) {
       print_because(out, report, device, "left to the driver", json_object_get(device, "refused"));
       print_activation(out, report, device);
@@ -293,19 +310,92 @@ static void print_events(FILE *out, const json_t *report, const json_t *enforcem
   }
 }
 
+/* ---- what is to be done about ---- */
+
+static char *copy_plain(const char *text) {
+  char *copy = strdup(text);
+  if (copy) rp_cmd_plain(copy);
+  return copy;
+}
+
+/* The first that was not prevented, of what was kept or else of what was counted. */
+char *rp__violation_of(const json_t *report) {
+  char rank[64], process[64], text[256], slot[24], ordinal[24], counts[128];
+  const json_t *enforcement = enforcement_of(report);
+  size_t d, i;
+  json_t *device, *conflict;
+  if (!json_is_object(enforcement) || is_shadow(enforcement)) return NULL;
+  rp__format_process(report, rank, process, sizeof rank);
+  json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
+    const json_t *conflicts = json_object_get(device, "conflicts");
+    json_array_foreach(json_object_get(conflicts, "kept"), i, conflict) {
+      if (json_is_true(json_object_get(conflict, "prevented"))) continue;
+      snprintf(text, sizeof text, "%.40s in slot %s of device %s on rank %s (%.64s)",
+               rp__text_of(conflict, "kind", "?"), rp__format_integer(conflict, "slot", slot, sizeof slot),
+               rp__format_integer(device, "device", ordinal, sizeof ordinal), rank, process);
+      return copy_plain(text);
+    }
+    if (!format_counts(json_object_get(conflicts, "violated"), NULL, counts, sizeof counts)) continue;
+    snprintf(text, sizeof text, "%.100s on rank %s (%.64s)", counts, rank, process);
+    return copy_plain(text);
+  }
+  return NULL;
+}
+
+/* "no step was like the one before" (of the first device that says so). */
+char *rp__unshared_of(const json_t *report) {
+  const json_t *enforcement = enforcement_of(report), *because = json_object_get(enforcement, "refused");
+  size_t d;
+  json_t *device;
+  char text[300];
+  if (!json_is_object(enforcement) || is_shadow(enforcement)) return NULL;
+  json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
+    if (json_is_object(because)) break;
+    because = json_object_get(device, "refused");
+    if (!json_is_object(because)) because = json_object_get(device, "idle");
+  }
+  if (!json_is_object(because)) return NULL;
+  snprintf(text, sizeof text, "%.200s (%.64s)", rp__text_of(because, "text", "?"),
+           rp__text_of(because, "reason", "?"));
+  return copy_plain(text);
+}
+
+/* ---- a job ---- */
+
+/* Lines of one report into text, where the set is not lean. */
+static void put_part(const char *kept, const json_t *report, void (*print)(const json_t *, FILE *),
+                     FILE *out) {
+  if (kept)
+    fputs(kept, out);
+  else if (report)
+    print(report, out);
+}
+
+static bool has_classes(const struct rp_read_report *report) {
+  size_t d;
+  json_t *device;
+  if (report->digest->shared) return report->digest->shared[0] != '\0';
+  const json_t *enforcement = enforcement_of(report->json);
+  if (!json_is_object(enforcement) || is_shadow(enforcement)) return false;
+  json_array_foreach(json_object_get(enforcement, "devices"), d,
+                     device) if (json_array_size(json_object_get(device, "classes"))) return true;
+  return false;
+}
+
 void rp__enforced_print(const struct rp_read_set *set, size_t job, FILE *out) {
   struct rp__enforced sum;
-  size_t printed = 0;
+  size_t first, end, printed = 0;
+  rp__job_range(set, job, &first, &end);
   rp__enforced_sum(set, job, &sum);
-  for (size_t i = 0; i < set->count; i++) {
-    const json_t *enforcement = enforcement_of(set, i);
-    if (!rp__in_job(set, i, job) || !json_is_object(enforcement) || is_shadow(enforcement)) continue;
-    printed += print_classes(out, set->reports[i].json, enforcement, printed == 0);
+  for (size_t i = first; i < end; i++) {
+    const struct rp_read_report *report = &set->reports[i];
+    if (!has_classes(report)) continue;
+    if (printed++ == 0)
+      fprintf(out, "\n" COLUMNS, "rank", "process", "device", "direction", "stage", "peer", "N", "K", "grown",
+              "buffer", "unshared", "physical", "saved", "ratio");
+    put_part(report->digest->shared, report->json, rp__print_shared, out);
   }
   if (printed) print_sums(out, &sum);
-  for (size_t i = 0; i < set->count; i++) {
-    const json_t *enforcement = enforcement_of(set, i);
-    if (rp__in_job(set, i, job) && json_is_object(enforcement))
-      print_events(out, set->reports[i].json, enforcement);
-  }
+  for (size_t i = first; i < end; i++)
+    put_part(set->reports[i].digest->happened, set->reports[i].json, rp__print_happened, out);
 }

@@ -1,16 +1,33 @@
 /* Reading reports: any number of files and folders; what is torn, foreign or of another version is skipped
- * and named. A folder can hold several runs; reports belong to one job when they share a communicator,
- * directly or through others. */
+ * and named. Files are read by several threads where there are many, each report is digested at once, and of
+ * a lean set only the digest stays. */
 #include "agent/command.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdbool.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "agent/report.h"
+#include "agent/cmd_report_digest.h"
+#include "agent/cmd_report_group.h"
+#include "agent/report_input.h"
+
+/* A thread is worth its start for so many files; more than MOST_THREADS wait for the disk, and each holds a
+ * report. */
+#define FILES_PER_THREAD 64
+#define MOST_THREADS 8
+/* Texts kept, so that a job of usual size is shown as of one moment; beyond them files are read again. */
+#define TEXTS_BYTES ((size_t)64 << 20)
+#define PROGRESS_NS 200000000
+#define PROGRESS_FROM 256
+
+/* ---- what is to be read ---- */
 
 static rp_status skip(struct rp_read_set *set, const char *path, const char *reason) {
   if (!set->skipped) set->skipped = json_array();
@@ -21,74 +38,43 @@ static rp_status skip(struct rp_read_set *set, const char *path, const char *rea
   return json_array_append_new(set->skipped, entry) == 0 ? RP_OK : RP_ERROR_NO_MEMORY;
 }
 
-/* Why `json` cannot be shown, or NULL. */
-static const char *unusable(const json_t *json) {
-  const char *schema = json_string_value(json_object_get(json, "schema"));
-  const char *version = json_string_value(json_object_get(json, "schema_version"));
-  if (!schema || strcmp(schema, RP_REPORT_SCHEMA) != 0) return "not a recvpool report";
-  if (!version || strncmp(version, RP_REPORT_SCHEMA_VERSION, 2) != 0)
-    return "a report of another version; this recvpool reads " RP_REPORT_SCHEMA_VERSION;
-  if (!json_is_object(json_object_get(json, "process")) ||
-      !json_is_array(json_object_get(json, "channels")) || !json_is_object(json_object_get(json, "totals")))
-    return "a report with parts missing";
-  return NULL;
-}
-
-/* Steals `json`. */
-static rp_status keep(struct rp_read_set *set, const char *path, json_t *json) {
-  struct rp_read_report *grown = realloc(set->reports, (set->count + 1) * sizeof *grown);
-  char *name = strdup(path);
-  if (grown) set->reports = grown;
-  if (!grown || !name) {
-    free(name);
-    json_decref(json);
-    return RP_ERROR_NO_MEMORY;
+/* Takes `path` over. */
+static rp_status add_path(struct rp_read_set *set, char *path, bool named) {
+  size_t count = set->count;
+  if (path && (count & (count - 1)) == 0) { /* room for twice as many at powers of two */
+    struct rp_read_report *grown = realloc(set->reports, (count ? 2 * count : 1) * sizeof *grown);
+    if (grown) set->reports = grown;
+    if (!grown) {
+      free(path);
+      path = NULL;
+    }
   }
-  grown[set->count++] = (struct rp_read_report){.path = name, .json = json};
+  if (!path) return RP_ERROR_NO_MEMORY;
+  set->reports[set->count++] = (struct rp_read_report){.path = path, .named = named};
   return RP_OK;
 }
 
-static rp_status add_file(struct rp_read_set *set, const char *path) {
-  json_error_t error;
-  json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-  if (!json) {
-    char reason[JSON_ERROR_TEXT_LENGTH + 64];
-    if (error.line < 0)
-      snprintf(reason, sizeof reason, "cannot be read: %s", strerror(errno));
-    else
-      snprintf(reason, sizeof reason, "not whole JSON: line %d: %s", error.line, error.text);
-    return skip(set, path, reason);
-  }
-  const char *reason = unusable(json);
-  if (!reason) return keep(set, path, json);
-  json_decref(json);
-  return skip(set, path, reason);
-}
-
-static int is_report_name(const struct dirent *entry) {
-  const char *dot = strrchr(entry->d_name, '.');
-  return entry->d_name[0] != '.' && dot && strcmp(dot, ".json") == 0;
-}
-
-/* In a folder only plain files are read: a pipe would be waited for, and folders are not descended into. */
-static rp_status add_entry(struct rp_read_set *set, const char *path) {
-  struct stat info;
-  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return skip(set, path, "not a regular file");
-  return add_file(set, path);
+static int is_report_entry(const struct dirent *entry) {
+  return rp_input_is_report_name(entry->d_name);
 }
 
 static rp_status add_folder(struct rp_read_set *set, const char *dir) {
   struct dirent **entries = NULL;
-  int count = scandir(dir, &entries, is_report_name, alphasort);
-  if (count < 0) return skip(set, dir, strerror(errno));
+  int count = scandir(dir, &entries, is_report_entry, alphasort);
+  if (count < 0) {
+    set->path_missing = true;
+    return skip(set, dir, strerror(errno));
+  }
   rp_status status = RP_OK;
   const char *slash = dir[0] && dir[strlen(dir) - 1] == '/' ? "" : "/";
   for (int i = 0; i < count; i++) {
     size_t size = strlen(dir) + strlen(entries[i]->d_name) + 2;
     char *path = malloc(size);
     if (path) snprintf(path, size, "%s%s%s", dir, slash, entries[i]->d_name);
-    if (status == RP_OK) status = path ? add_entry(set, path) : RP_ERROR_NO_MEMORY;
-    free(path);
+    if (status == RP_OK)
+      status = add_path(set, path, false);
+    else
+      free(path);
     free(entries[i]);
   }
   free(entries);
@@ -97,142 +83,170 @@ static rp_status add_folder(struct rp_read_set *set, const char *dir) {
 
 rp_status rp_read_add(struct rp_read_set *set, const char *path) {
   struct stat info;
-  if (stat(path, &info) != 0) {
-    int error = errno;
-    set->path_missing = true;
-    return skip(set, path, strerror(error));
+  if (stat(path, &info) == 0)
+    return S_ISDIR(info.st_mode) ? add_folder(set, path) : add_path(set, strdup(path), true);
+  int error = errno;
+  set->path_missing = true;
+  return skip(set, path, strerror(error));
+}
+
+/* ---- reading it ---- */
+
+struct reading {
+  struct rp_read_set *set;
+  char (*reasons)[RP_INPUT_REASON]; /* by report; empty where it was read */
+  atomic_size_t next, done;
+  atomic_size_t texts_left; /* bytes that may still be kept */
+};
+
+static bool take_room(atomic_size_t *left, size_t bytes) {
+  size_t before = atomic_load(left);
+  while (before >= bytes)
+    if (atomic_compare_exchange_weak(left, &before, before - bytes)) return true;
+  return false;
+}
+
+static json_t *read_report(const struct rp_read_report *report, struct rp_input *input, char *reason) {
+  if (!rp_input_read(AT_FDCWD, report->path, report->named, input, reason)) return NULL;
+  return rp_input_parse(input->text, input->bytes, reason);
+}
+
+/* Reads and digests one file; on failure there is a reason. */
+static void read_one(struct reading *reading, struct rp_read_report *report, char *reason) {
+  const struct rp_read_set *set = reading->set;
+  struct rp_input input;
+  json_t *json = read_report(report, &input, reason);
+  if (json) report->digest = rp__digest_create(json, set->lean);
+  if (json && !report->digest) snprintf(reason, RP_INPUT_REASON, "no memory");
+  if (report->digest && set->lean && set->keep_texts && take_room(&reading->texts_left, input.bytes)) {
+    report->text = input.text;
+    report->text_bytes = input.bytes;
+  } else {
+    free(input.text);
   }
-  return S_ISDIR(info.st_mode) ? add_folder(set, path) : add_file(set, path);
+  if (report->digest && !set->lean)
+    report->json = json;
+  else
+    json_decref(json);
 }
 
-static json_int_t process_integer(const struct rp_read_report *report, const char *key,
-                                  json_int_t otherwise) {
-  const json_t *value = json_object_get(json_object_get(report->json, "process"), key);
-  return json_is_integer(value) ? json_integer_value(value) : otherwise;
+static void show_progress(struct reading *reading, uint64_t *shown_ns) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+  if (now_ns - *shown_ns < PROGRESS_NS) return;
+  if (*shown_ns)
+    fprintf(stderr, "\rread %zu of %zu reports", atomic_load(&reading->done), reading->set->count);
+  *shown_ns = now_ns;
 }
 
-static double start_seconds(const struct rp_read_report *report) {
-  return json_number_value(json_object_get(json_object_get(report->json, "process"), "start_unix_seconds"));
-}
-
-static double written_seconds(const struct rp_read_report *report) {
-  return json_number_value(json_object_get(report->json, "written_unix_seconds"));
-}
-
-static bool same_process(const struct rp_read_report *a, const struct rp_read_report *b) {
-  const json_t *x = json_object_get(a->json, "process"), *y = json_object_get(b->json, "process");
-  static const char *const keys[] = {"host", "pid", "start_monotonic_ns"};
-  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-    if (!json_equal(json_object_get(x, keys[i]), json_object_get(y, keys[i]))) return false;
-  return true;
-}
-
-static int by_job_and_rank(const void *a_pointer, const void *b_pointer) {
-  const struct rp_read_report *a = a_pointer, *b = b_pointer;
-  if (a->job != b->job) return a->job < b->job ? -1 : 1;
-  json_int_t a_rank = process_integer(a, "rank", INT64_MAX), b_rank = process_integer(b, "rank", INT64_MAX);
-  if (a_rank != b_rank) return a_rank < b_rank ? -1 : 1;
-  return strcmp(a->path, b->path);
-}
-
-static int by_start(const void *a_pointer, const void *b_pointer) {
-  double a = start_seconds(a_pointer), b = start_seconds(b_pointer);
-  if (a != b) return a < b ? -1 : 1;
-  return strcmp(((const struct rp_read_report *)a_pointer)->path,
-                ((const struct rp_read_report *)b_pointer)->path);
-}
-
-static void merge_jobs(struct rp_read_set *set, size_t into, size_t from) {
-  for (size_t i = 0; i < set->count; i++)
-    if (set->reports[i].job == from) set->reports[i].job = into;
-}
-
-/* Joins the report to the job that `id` belongs to. `owner` maps ids to the report that showed them first. */
-static rp_status join_by_id(struct rp_read_set *set, size_t index, json_t *owner, const char *id) {
-  const json_t *first = json_object_get(owner, id);
-  if (!first)
-    return json_object_set_new(owner, id, json_integer((json_int_t)index)) == 0 ? RP_OK : RP_ERROR_NO_MEMORY;
-  size_t into = set->reports[json_integer_value(first)].job, from = set->reports[index].job;
-  if (into != from) merge_jobs(set, into < from ? into : from, into < from ? from : into);
-  return RP_OK;
-}
-
-/* Joins the report to the jobs whose communicators it shares; those without a communicator stand together. */
-static rp_status join_job(struct rp_read_set *set, size_t index, json_t *owner) {
-  const json_t *communicators = json_object_get(set->reports[index].json, "communicators");
-  rp_status status = RP_OK;
-  size_t known = 0;
-  for (size_t i = 0; i < json_array_size(communicators) && status == RP_OK; i++) {
-    const char *id = json_string_value(json_object_get(json_array_get(communicators, i), "communicator_id"));
-    if (!id) continue;
-    known++;
-    status = join_by_id(set, index, owner, id);
-  }
-  return known ? status : join_by_id(set, index, owner, "none");
-}
-
-/* Jobs are numbered from 0 in the order of their first process. */
-static void number_jobs(struct rp_read_set *set) {
-  for (size_t i = 0; i < set->count; i++) {
-    bool numbered = set->reports[i].job < set->job_count;
-    if (!numbered) merge_jobs(set, set->job_count++, set->reports[i].job);
+static void read_some(struct reading *reading, bool progress) {
+  uint64_t shown_ns = 0;
+  for (;;) {
+    size_t i = atomic_fetch_add(&reading->next, 1);
+    if (i >= reading->set->count) return;
+    read_one(reading, &reading->set->reports[i], reading->reasons[i]);
+    atomic_fetch_add(&reading->done, 1);
+    if (progress) show_progress(reading, &shown_ns);
   }
 }
 
-/* The report of the same process among the first `count`, which are sorted by start, or NULL. */
-static struct rp_read_report *find_same(struct rp_read_report *reports, size_t count,
-                                        const struct rp_read_report *as) {
-  for (size_t i = count; i-- > 0 && start_seconds(&reports[i]) == start_seconds(as);)
-    if (same_process(&reports[i], as)) return &reports[i];
+static void *run_reader(void *argument) {
+  read_some(argument, false);
   return NULL;
 }
 
-/* A file named twice, or named beside its folder, is one process and is counted once; of two states of it the
- * later one counts. The set is sorted by start. */
-static void drop_repeated(struct rp_read_set *set) {
-  size_t kept = 0;
-  for (size_t i = 0; i < set->count; i++) {
-    struct rp_read_report report = set->reports[i], *same = find_same(set->reports, kept, &report);
-    if (!same) {
-      set->reports[kept++] = report;
-      continue;
-    }
-    if (written_seconds(&report) > written_seconds(same)) {
-      struct rp_read_report earlier = *same;
-      *same = report;
-      report = earlier;
-    }
-    free(report.path);
-    json_decref(report.json);
-  }
-  set->count = kept;
+/* The calling thread reads as well, so there is no need for others where they cannot be had. */
+static void read_all(struct reading *reading) {
+  pthread_t threads[MOST_THREADS];
+  long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  size_t wanted = reading->set->count / FILES_PER_THREAD, started = 0;
+  if (processors > 0 && wanted > (size_t)processors) wanted = (size_t)processors;
+  if (wanted > MOST_THREADS) wanted = MOST_THREADS;
+  json_object_seed(0); /* not from several threads at once */
+  bool progress = reading->set->progress && reading->set->count >= PROGRESS_FROM;
+  while (started + 1 < wanted && pthread_create(&threads[started], NULL, run_reader, reading) == 0)
+    started++;
+  read_some(reading, progress);
+  for (size_t i = 0; i < started; i++)
+    (void)pthread_join(threads[i], NULL);
+  if (progress) fputs("\r\033[K", stderr);
 }
 
-rp_status rp_read_finish(struct rp_read_set *set) {
-  json_t *owner = json_object();
-  if (!owner || (!set->skipped && !(set->skipped = json_array()))) {
-    json_decref(owner);
-    return RP_ERROR_NO_MEMORY;
-  }
-  if (set->count) qsort(set->reports, set->count, sizeof *set->reports, by_start);
-  drop_repeated(set);
+/* Takes out what could not be read, and says so in the order of the files. */
+static rp_status drop_unread(struct rp_read_set *set, char (*reasons)[RP_INPUT_REASON]) {
+  size_t kept = 0;
   rp_status status = RP_OK;
-  for (size_t i = 0; i < set->count; i++)
-    set->reports[i].job = set->count + i; /* above every final number */
-  for (size_t i = 0; i < set->count && status == RP_OK; i++)
-    status = join_job(set, i, owner);
-  number_jobs(set);
-  if (set->count) qsort(set->reports, set->count, sizeof *set->reports, by_job_and_rank);
-  json_decref(owner);
+  for (size_t i = 0; i < set->count; i++) {
+    struct rp_read_report *report = &set->reports[i];
+    if (report->digest) {
+      set->reports[kept++] = *report;
+      continue;
+    }
+    rp_status skipped = skip(set, report->path, reasons[i][0] ? reasons[i] : "no memory");
+    if (status == RP_OK) status = skipped;
+    set->path_missing |= report->named;
+    rp__report_fini(report);
+  }
+  set->count = kept;
   return status;
 }
 
-void rp_read_fini(struct rp_read_set *set) {
-  for (size_t i = 0; i < set->count; i++) {
-    free(set->reports[i].path);
-    json_decref(set->reports[i].json);
+/* Reports that the caller put in as JSON are only digested. */
+static rp_status digest_given(struct rp_read_set *set) {
+  for (size_t i = 0; i < set->count; i++)
+    if (!set->reports[i].digest && !(set->reports[i].digest = rp__digest_create(set->reports[i].json, false)))
+      return RP_ERROR_NO_MEMORY;
+  return RP_OK;
+}
+
+rp_status rp_read_finish(struct rp_read_set *set) {
+  rp_status status = RP_OK;
+  if (!set->skipped && !(set->skipped = json_array())) return RP_ERROR_NO_MEMORY;
+  if (set->count && set->reports[0].json) {
+    status = digest_given(set);
+  } else if (set->count) {
+    struct reading reading = {.set = set, .reasons = calloc(set->count, sizeof *reading.reasons)};
+    if (!reading.reasons) return RP_ERROR_NO_MEMORY;
+    atomic_init(&reading.texts_left, TEXTS_BYTES);
+    read_all(&reading);
+    status = drop_unread(set, reading.reasons);
+    free(reading.reasons);
   }
+  return status == RP_OK ? rp__group(set) : status;
+}
+
+json_t *rp_read_load(struct rp_read_set *set, size_t index) {
+  struct rp_read_report *report = &set->reports[index];
+  char reason[RP_INPUT_REASON] = "no memory";
+  if (report->json) return json_incref(report->json);
+  if (report->text) return json_loadb(report->text, report->text_bytes, 0, NULL);
+  struct rp_input input;
+  json_t *json = read_report(report, &input, reason);
+  free(input.text);
+  bool known = json && json_number_value(json_object_get(json, "written_unix_seconds")) ==
+                           report->digest->written_unix_seconds;
+  if (known) return json;
+  struct rp_read_digest *fresh = json ? rp__digest_create(json, true) : NULL;
+  bool same = fresh && strcmp(fresh->process, report->digest->process) == 0;
+  if (json && !same) snprintf(reason, sizeof reason, "now the report of another process");
+  if (!same) {
+    (void)skip(set, report->path, reason);
+    rp__digest_destroy(fresh);
+    json_decref(json);
+    rp__digest_empty(report->digest);
+    return NULL;
+  }
+  rp__digest_destroy(report->digest);
+  report->digest = fresh;
+  return json;
+}
+
+void rp_read_fini(struct rp_read_set *set) {
+  for (size_t i = 0; i < set->count; i++)
+    rp__report_fini(&set->reports[i]);
   free(set->reports);
+  free(set->job_first);
   json_decref(set->skipped);
   memset(set, 0, sizeof *set);
 }

@@ -6,52 +6,37 @@
 #include <string.h>
 #include <time.h>
 
+#include "agent/cmd_report_digest.h"
 #include "pool/tracker.h"
 
-/* What the channels of a set say together, for the conclusion. */
-struct summary {
-  size_t channels, poolable, just_in_time, unbounded, within_slack, too_few, other;
-  uint64_t held_bytes, needed_bytes, saved_bytes, small_receives;
-  bool activations_unbounded, gradients_unbounded, estimate;
-};
+/* Sentences of one report; beyond them they repeat. */
+#define MOST_NOTES 64
 
 static const char *reason_of(const json_t *channel) {
   return rp__text_of(json_object_get(channel, "decision"), "reason", "");
 }
 
-uint64_t rp_report_total(const struct rp_read_set *set, size_t job, const char *key) {
-  uint64_t sum = 0;
-  for (size_t i = 0; i < set->count; i++)
-    if (rp__in_job(set, i, job))
-      sum = rp__add(sum, rp__count_of(json_object_get(set->reports[i].json, "totals"), key));
-  return sum;
-}
-
-static void summarise(struct summary *summary, const json_t *channel) {
+static void summarise(struct rp__summary *summary, const json_t *channel) {
   const char *reason = reason_of(channel);
   bool activation = strcmp(rp__text_of(channel, "direction", ""), "activation") == 0;
   summary->channels++;
-  summary->held_bytes += rp__count_of(channel, "held_bytes");
-  summary->needed_bytes += rp__count_of(channel, "needed_bytes");
-  summary->saved_bytes += rp__count_of(channel, "would_save_bytes");
+  summary->held_bytes = rp__add(summary->held_bytes, rp__count_of(channel, "held_bytes"));
+  summary->saved_bytes = rp__add(summary->saved_bytes, rp__count_of(channel, "would_save_bytes"));
   summary->estimate |= json_is_true(json_object_get(channel, "estimate"));
-  if (strcmp(reason, rp_reason_name(RP_REASON_POOLABLE)) == 0) {
-    summary->poolable++;
-  } else if (strcmp(reason, rp_reason_name(RP_REASON_JUST_IN_TIME)) == 0) {
+  if (strcmp(reason, rp_reason_name(RP_REASON_JUST_IN_TIME)) == 0) {
     summary->just_in_time++;
   } else if (strcmp(reason, rp_reason_name(RP_REASON_UNBOUNDED_DEPTH)) == 0) {
     summary->unbounded++;
     *(activation ? &summary->activations_unbounded : &summary->gradients_unbounded) = true;
-  } else if (strcmp(reason, rp_reason_name(RP_REASON_WITHIN_SLACK)) == 0) {
-    summary->within_slack++;
   } else if (strcmp(reason, rp_reason_name(RP_REASON_TOO_FEW_STEPS)) == 0) {
     summary->too_few++;
-  } else {
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_POOLABLE)) != 0 &&
+             strcmp(reason, rp_reason_name(RP_REASON_WITHIN_SLACK)) != 0) {
     summary->other++;
   }
 }
 
-static void conclude_saving(const struct summary *summary, char *out, size_t out_size) {
+static void conclude_saving(const struct rp__summary *summary, char *out, size_t out_size) {
   char saved[32], held[32];
   rp__format_bytes(summary->saved_bytes, saved, sizeof saved);
   rp__format_bytes(summary->held_bytes, held, sizeof held);
@@ -66,8 +51,7 @@ static void conclude_saving(const struct summary *summary, char *out, size_t out
            summary->estimate ? "about " : "", saved, held, rest);
 }
 
-/* How many receives were seen, where all of them are below the threshold; else 0. */
-static uint64_t small_receives(const json_t *report) {
+uint64_t rp__small_receives(const json_t *report) {
   const json_t *events = json_object_get(report, "events"), *dropped = json_object_get(events, "dropped");
   uint64_t seen = rp__count_of(json_object_get(events, "by_kind"), "recv");
   bool lost = rp__count_of(dropped, "lifetimes") || rp__count_of(dropped, "events");
@@ -75,6 +59,13 @@ static uint64_t small_receives(const json_t *report) {
                  rp__count_of(events, "ignored") < seen
              ? 0
              : seen;
+}
+
+void rp__summary_of(const json_t *report, struct rp__summary *out) {
+  size_t c;
+  json_t *channel;
+  *out = (struct rp__summary){.small_receives = rp__small_receives(report)};
+  json_array_foreach(json_object_get(report, "channels"), c, channel) summarise(out, channel);
 }
 
 /* What is measured comes before what is computed; false where nothing was shared. */
@@ -93,14 +84,9 @@ static bool conclude_enforced(const struct rp_read_set *set, size_t job, char *o
 }
 
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
-  struct summary summary = {0};
+  struct rp__summary summary;
   if (conclude_enforced(set, job, out, out_size)) return;
-  for (size_t i = 0; i < set->count; i++) {
-    const json_t *channels = json_object_get(set->reports[i].json, "channels");
-    for (size_t c = 0; rp__in_job(set, i, job) && c < json_array_size(channels); c++)
-      summarise(&summary, json_array_get(channels, c));
-    if (rp__in_job(set, i, job)) summary.small_receives += small_receives(set->reports[i].json);
-  }
+  rp__summary_sum(set, job, &summary);
   if (summary.channels == 0 && summary.small_receives > 0)
     snprintf(out, out_size,
              "only receives below --min-bytes were seen, so there is nothing to say about pooling.");
@@ -133,6 +119,8 @@ static void format_depth(const json_t *channel, char *out, size_t out_size) {
 }
 
 #define COLUMNS "%-5s %-22s %-11s %5s %5s %5s %5s %5s %11s %11s %11s %11s"
+/* Channels shown of one report; a process has a few. */
+#define MOST_ROWS 1024
 #define ROW COLUMNS "  %s\n"
 
 static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel) {
@@ -156,7 +144,7 @@ static void print_channel(FILE *out, const char *rank, const char *process, cons
 
 static void print_no_channel(FILE *out, const char *rank, const char *process, const json_t *report) {
   char least[32];
-  uint64_t small = small_receives(report);
+  uint64_t small = rp__small_receives(report);
   rp__format_bytes(rp__count_of(json_object_get(report, "configuration"), "min_bytes"), least, sizeof least);
   fprintf(out, "%-5s %-22s ", rank, process);
   if (small)
@@ -166,46 +154,62 @@ static void print_no_channel(FILE *out, const char *rank, const char *process, c
     fputs("no receives seen\n", out);
 }
 
-static void print_report(FILE *out, const json_t *report) {
+void rp__print_rows(const json_t *report, FILE *out) {
   char rank[64], process[64];
   const json_t *channels = json_object_get(report, "channels");
+  size_t count = json_array_size(channels);
   rp__format_process(report, rank, process, sizeof rank);
-  for (size_t c = 0; c < json_array_size(channels); c++)
+  for (size_t c = 0; c < count && c < MOST_ROWS; c++)
     print_channel(out, rank, process, json_array_get(channels, c));
-  if (json_array_size(channels) == 0) print_no_channel(out, rank, process, report);
+  if (count > MOST_ROWS) fprintf(out, "%-5s %-22s and %zu more channels\n", rank, process, count - MOST_ROWS);
+  if (count == 0) print_no_channel(out, rank, process, report);
+}
+
+/* Which of several jobs, and since when. */
+static void print_title(FILE *out, const struct rp_read_set *set, size_t job) {
+  size_t first, end;
+  char when[32] = "?";
+  rp__job_range(set, job, &first, &end);
+  double begun = set->reports[first].digest->start_unix_seconds;
+  for (size_t i = first; i < end; i++)
+    if (set->reports[i].digest->start_unix_seconds < begun)
+      begun = set->reports[i].digest->start_unix_seconds;
+  time_t seconds = begun > 0 && begun < 1e12 ? (time_t)begun : 0;
+  struct tm broken;
+  if (gmtime_r(&seconds, &broken)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%SZ", &broken);
+  fprintf(out, "job %zu: %zu process%s from %s\n", job + 1, end - first, end - first == 1 ? "" : "es", when);
 }
 
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
-  size_t processes = 0;
-  double first = 0;
-  for (size_t i = 0; i < set->count; i++) {
-    if (!rp__in_job(set, i, job)) continue;
-    double start = json_number_value(
-        json_object_get(json_object_get(set->reports[i].json, "process"), "start_unix_seconds"));
-    if (processes++ == 0 || start < first) first = start;
-  }
-  char when[32] = "?";
-  time_t seconds = first > 0 && first < 1e12 ? (time_t)first : 0;
-  struct tm broken;
-  if (gmtime_r(&seconds, &broken)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%SZ", &broken);
-  if (set->job_count > 1)
-    fprintf(out, "job %zu: %zu process%s from %s\n", job + 1, processes, processes == 1 ? "" : "es", when);
+  char held[32], needed[32], saved[32];
+  uint64_t held_bytes = 0, needed_bytes = 0, saved_bytes = 0;
+  size_t first, end;
+  if (set->job_count > 1) print_title(out, set, job);
   fprintf(out, ROW, "rank", "process", "direction", "stage", "peer", "N", "D", "K", "buffer", "held",
           "needed", "would save", "decision");
-  for (size_t i = 0; i < set->count; i++)
-    if (rp__in_job(set, i, job)) print_report(out, set->reports[i].json);
-  char held[32], needed[32], saved[32];
-  rp__format_bytes(rp_report_total(set, job, "held_bytes"), held, sizeof held);
-  rp__format_bytes(rp_report_total(set, job, "needed_bytes"), needed, sizeof needed);
-  rp__format_bytes(rp_report_total(set, job, "would_save_bytes"), saved, sizeof saved);
+  rp__job_range(set, job, &first, &end);
+  for (size_t i = first; i < end; i++) {
+    const struct rp_read_digest *digest = set->reports[i].digest;
+    if (digest->rows)
+      fputs(digest->rows, out);
+    else if (set->reports[i].json)
+      rp__print_rows(set->reports[i].json, out);
+    held_bytes = rp__add(held_bytes, digest->held_bytes);
+    needed_bytes = rp__add(needed_bytes, digest->needed_bytes);
+    saved_bytes = rp__add(saved_bytes, digest->would_save_bytes);
+  }
+  rp__format_bytes(held_bytes, held, sizeof held);
+  rp__format_bytes(needed_bytes, needed, sizeof needed);
+  rp__format_bytes(saved_bytes, saved, sizeof saved);
   fprintf(out, COLUMNS "\n", "total", "", "", "", "", "", "", "", "", held, needed, saved);
 }
 
-/* Counts one line among those said before; lines that many processes say are printed once. */
-static void count_note(void *notes, const char *text) {
-  if (!text) return;
-  json_int_t before = json_integer_value(json_object_get(notes, text));
-  json_object_set_new(notes, text, json_integer(before + 1));
+/* A sentence, cut to size; of one report there are only so many. */
+static void add_note(json_t *notes, const char *text) {
+  char line[1024];
+  if (!text || json_array_size(notes) >= MOST_NOTES) return;
+  snprintf(line, sizeof line, "%s", text);
+  (void)json_array_append_new(notes, rp__json_text(line));
 }
 
 /* The sources without which numbers are missing; the others only add labels and cross-checks. */
@@ -221,28 +225,49 @@ static void note_evidence(json_t *notes, const json_t *source) {
   char text[512];
   snprintf(text, sizeof text, "%s evidence from %s: %s", active ? "limited" : "no", name,
            reason[0] ? reason : "?");
-  count_note(notes, text);
+  add_note(notes, text);
 }
 
-static void collect_notes(json_t *notes, const json_t *report) {
-  size_t index;
-  json_t *entry;
-  json_array_foreach(json_object_get(report, "evidence"), index, entry) note_evidence(notes, entry);
-  json_array_foreach(json_object_get(report, "warnings"), index, entry)
-      count_note(notes, json_string_value(entry));
-  rp__enforced_notes(report, count_note, notes);
-  const char *passive = json_string_value(json_object_get(report, "passive_reason"));
-  if (passive) {
-    char text[512];
-    snprintf(text, sizeof text, "the agent did nothing: %s", passive);
-    count_note(notes, text);
+/* What kept buffers from sharing. */
+static void note_reasons(json_t *notes, const json_t *device) {
+  size_t i;
+  json_t *reason;
+  char text[1024];
+  json_array_foreach(json_object_get(device, "reasons"), i, reason) {
+    snprintf(text, sizeof text, "%s: %s", rp__text_of(reason, "reason", "?"),
+             rp__text_of(reason, "text", "?"));
+    add_note(notes, text);
   }
 }
 
+json_t *rp__notes_of(const json_t *report) {
+  json_t *notes = json_array(), *entry;
+  const char *passive = json_string_value(json_object_get(report, "passive_reason"));
+  size_t i;
+  json_array_foreach(json_object_get(report, "evidence"), i, entry) note_evidence(notes, entry);
+  json_array_foreach(json_object_get(report, "warnings"), i, entry) add_note(notes, json_string_value(entry));
+  json_array_foreach(json_object_get(json_object_get(report, "enforcement"), "devices"), i, entry)
+      note_reasons(notes, entry);
+  if (passive) {
+    char text[512];
+    snprintf(text, sizeof text, "the agent did nothing: %s", passive);
+    add_note(notes, text);
+  }
+  return notes;
+}
+
+/* Lines that many processes say are said once. */
 json_t *rp_report_notes(const struct rp_read_set *set, size_t job) {
-  json_t *notes = json_object();
-  for (size_t i = 0; i < set->count; i++)
-    if (rp__in_job(set, i, job)) collect_notes(notes, set->reports[i].json);
+  json_t *notes = json_object(), *note;
+  size_t first, end, k;
+  rp__job_range(set, job, &first, &end);
+  for (size_t i = first; i < end; i++) {
+    json_array_foreach(set->reports[i].digest->notes, k, note) {
+      const char *text = json_string_value(note);
+      json_int_t before = json_integer_value(json_object_get(notes, text));
+      (void)json_object_set_new(notes, text, json_integer(before + 1));
+    }
+  }
   return notes;
 }
 
@@ -260,12 +285,13 @@ static void print_notes(FILE *out, const struct rp_read_set *set) {
 }
 
 void rp_report_print(const struct rp_read_set *set, FILE *out) {
-  char conclusion[512];
+  char conclusion[512], next[512];
   for (size_t job = 0; job < set->job_count; job++) {
     print_job(out, set, job);
     rp__enforced_print(set, job, out);
     rp_report_conclude(set, job, conclusion, sizeof conclusion);
-    fprintf(out, "=> %s\n\n", conclusion);
+    rp_report_next_step(set, job, next, sizeof next);
+    fprintf(out, "=> %s\n   %s\n\n", conclusion, next);
   }
   print_notes(out, set);
 }

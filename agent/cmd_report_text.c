@@ -2,6 +2,7 @@
 #include "agent/cmd_report_text.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const char *rp__text_of(const json_t *object, const char *key, const char *otherwise) {
   const char *text = json_string_value(json_object_get(object, key));
@@ -54,6 +55,12 @@ void rp__format_process(const json_t *report, char *rank, char *process, size_t 
   rp_cmd_plain(process);
 }
 
-bool rp__in_job(const struct rp_read_set *set, size_t index, size_t job) {
-  return job == SIZE_MAX || set->reports[index].job == job;
+json_t *rp__json_text(const char *text) {
+  char cut[1024];
+  json_t *json = json_string(text);
+  if (json) return json;
+  snprintf(cut, sizeof cut, "%s", text);
+  for (size_t length = strlen(cut); !json && length > 0; json = json_string(cut))
+    cut[--length] = '\0'; /* it was cut inside a character */
+  return json ? json : json_string("");
 }

@@ -19,6 +19,8 @@ uint64_t rp__count_of(const json_t *object, const char *key);
 uint64_t rp__add(uint64_t sum, uint64_t more);
 /** Text from a file, cut to what fits, without what a terminal would obey. Returns `out`. */
 const char *rp__plain_text(const char *text, char *out, size_t out_size);
+/** Text that may have been cut inside a character, as JSON: what is left of it. NULL without memory. */
+json_t *rp__json_text(const char *text);
 /** "1.5 MiB". Returns `out`. */
 const char *rp__format_bytes(uint64_t bytes, char *out, size_t out_size);
 /** Integer member as text, "-" where there is none. Returns `out`. */
@@ -27,21 +29,4 @@ const char *rp__format_integer(const json_t *object, const char *key, char *out,
 const char *rp__format_seconds(double seconds, char *out, size_t out_size);
 /** Rank ("-" where not known) and host:pid of a report; 64 bytes each. */
 void rp__format_process(const json_t *report, char *rank, char *process, size_t size);
-/** Whether report `index` belongs to `job` (SIZE_MAX: any). */
-bool rp__in_job(const struct rp_read_set *set, size_t index, size_t job);
-
-/** What enforcing did in the processes of a job. */
-struct rp__enforced {
-  size_t processes; /**< that were asked to enforce */
-  uint64_t physical_peak_bytes, one_to_one_peak_bytes, saved_peak_bytes, minimum_bytes;
-  uint64_t prevented, violations, double_frees;
-};
-/** Sums over the reports of `job` that enforce; shadows do not count. */
-void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enforced *out);
-/** Prints what is shared, what was prevented and what was not, and in shadow what would have been. Nothing
- * where there is nothing to say. */
-void rp__enforced_print(const struct rp_read_set *set, size_t job, FILE *out);
-/** Calls `note` with the sentences of what kept buffers from sharing. */
-void rp__enforced_notes(const json_t *report, void (*note)(void *context, const char *text), void *context);
-
 #endif

@@ -52,43 +52,60 @@ rp_status rp_cmd_find_agent(char *out, size_t out_size);
  * run. */
 int rp_cmd_spawn(char **argv);
 
+struct rp_read_digest; /* cmd_report_digest.h */
+
 /** One report that was read. */
 struct rp_read_report {
   char *path;
-  json_t *json;
+  json_t *json; /**< NULL where only the digest is kept: see rp_read_load */
+  char *text;   /**< the file, where there was room to keep it; else NULL */
+  size_t text_bytes;
+  bool named; /**< by the user, so that links are followed */
   size_t job; /**< index of its job: reports that share a communicator, directly or through others */
+  struct rp_read_digest *digest; /**< made by rp_read_finish */
 };
 
-/** Reports read from files and folders, by job, then rank, then host and pid. */
+/** Reports read from files and folders, by job, then rank, then path. */
 struct rp_read_set {
   struct rp_read_report *reports;
   size_t count;
   size_t job_count;
+  size_t *job_first;      /**< [job_count + 1] index of the first report of each job, and `count` */
   json_t *skipped;        /**< array of {path, reason} */
-  bool path_missing;      /**< a path that was named by the user cannot be found */
+  bool path_missing;      /**< something that the user named cannot be used */
   const char *subcommand; /**< named in messages; NULL: report */
+  bool lean;       /**< set before reading: keep digests, not the reports, so that memory stays bounded */
+  bool keep_texts; /**< set before reading, with `lean`: reports will be loaded again */
+  bool progress;   /**< set before reading: show how far it is on stderr, which is a terminal */
 };
 
-/** Adds FILE, or every *.json file of folder DIR whose name does not begin with a dot. What cannot be used is
- * added to `skipped` with the reason. RP_ERROR_NO_MEMORY is the only failure. */
+/** Adds FILE, or every *.json file of folder DIR whose name does not begin with a dot, as files to be read;
+ * what cannot be is added to `skipped` with the reason. RP_ERROR_NO_MEMORY is the only failure. */
 rp_status rp_read_add(struct rp_read_set *set, const char *path);
-/** Sorts the set, drops what was read twice and tells jobs apart. Call once, after the last rp_read_add. */
+/** Reads what was added, on as many threads as are worth it, and skips what cannot be used; then sorts the
+ * set, drops what was read twice and tells jobs apart. Call once, after the last rp_read_add. */
 rp_status rp_read_finish(struct rp_read_set *set);
+/** Report `index` of a finished set; a reference that the caller releases. Of a lean set it may be read
+ * again. Where the file has changed since, so does the digest; where it is gone or torn, it is skipped, its
+ * digest is emptied, and the answer is NULL. So sums are those of what was loaded when they are taken after
+ * it. */
+json_t *rp_read_load(struct rp_read_set *set, size_t index);
 /** Frees what the set owns. */
 void rp_read_fini(struct rp_read_set *set);
 
-/** The set as one document (job.schema.json); NULL without memory. Owned by the caller. */
-json_t *rp_report_jobs_json(const struct rp_read_set *set);
+/** Writes the set as one document (job.schema.json), with `extra` as the member `extra_name` unless NULL.
+ * Takes `extra` over. False: no memory, or `out` cannot be written. */
+bool rp_report_write_json(struct rp_read_set *set, const char *extra_name, json_t *extra, FILE *out);
 /** Totals of the reports of `job` (all if SIZE_MAX), as in job.schema.json. Owned by the caller. */
 json_t *rp_report_totals_json(const struct rp_read_set *set, size_t job);
 /** Sentences that the reports of `job` (all if SIZE_MAX) say, each with the number of processes that say it.
  * Owned by the caller. */
 json_t *rp_report_notes(const struct rp_read_set *set, size_t job);
-/** Prints the set as a table, totals and a conclusion. */
+/** Prints the set as a table, totals, a conclusion and the next step. */
 void rp_report_print(const struct rp_read_set *set, FILE *out);
-/** Writes the one-sentence conclusion over `reports` (only those of `job` unless it is SIZE_MAX). */
+/** Writes the one-sentence conclusion over `job`. */
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size);
-/** Sum of `key` over the totals of the reports of `job` (all if SIZE_MAX). */
-uint64_t rp_report_total(const struct rp_read_set *set, size_t job, const char *key);
+/** Writes what to do next about `job`, in one sentence. */
+void rp_report_next_step(const struct rp_read_set *set, size_t job, char *out, size_t out_size);
 
 #endif

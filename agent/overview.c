@@ -295,32 +295,80 @@ static json_t *notes_of(const struct rp_read_set *set, size_t job) {
   return out;
 }
 
+/* What a job has besides its processes. */
+static json_t *head_of(const struct rp_read_set *set, size_t job) {
+  char conclusion[512], next[512];
+  rp_report_conclude(set, job, conclusion, sizeof conclusion);
+  rp_report_next_step(set, job, next, sizeof next);
+  return json_pack("{s:s, s:s, s:o, s:o}", "conclusion", conclusion, "next_step", next, "totals",
+                   rp_report_totals_json(set, job), "notes", notes_of(set, job));
+}
+
+/* ---- in memory, without lifetimes ---- */
+
+static json_t *job_of(const struct rp_read_set *set, size_t job) {
+  json_t *head = head_of(set, job), *processes = json_array();
+  for (size_t i = set->job_first[job]; i < set->job_first[job + 1]; i++)
+    (void)json_array_append_new(processes, rp_overview_process(set->reports[i].json, false));
+  if (json_object_set_new(head, "processes", processes) == 0) return head;
+  json_decref(head);
+  return NULL;
+}
+
+json_t *rp_overview(const struct rp_read_set *set) {
+  json_t *jobs = json_array();
+  for (size_t job = 0; job < set->job_count; job++)
+    (void)json_array_append_new(jobs, job_of(set, job));
+  return json_pack("{s:s, s:s, s:o, s:o, s:O, s:I}", "schema", RP_OVERVIEW_SCHEMA, "schema_version",
+                   RP_OVERVIEW_SCHEMA_VERSION, "jobs", jobs, "totals", rp_report_totals_json(set, SIZE_MAX),
+                   "skipped", set->skipped, "processes_with_lifetimes", (json_int_t)0);
+}
+
+/* ---- piece by piece ---- */
+
 struct budget {
   size_t left, processes;
 };
 
-static json_t *job_of(const struct rp_read_set *set, size_t job, struct budget *budget) {
-  char conclusion[512];
-  json_t *processes = json_array();
-  rp_report_conclude(set, job, conclusion, sizeof conclusion);
-  for (size_t i = 0; i < set->count; i++) {
-    if (set->reports[i].job != job) continue;
-    size_t lifetimes = count_lifetimes(set->reports[i].json);
-    bool fits = lifetimes > 0 && lifetimes <= budget->left;
-    budget->left = fits ? budget->left - lifetimes : budget->left;
-    budget->processes += fits ? 1 : 0;
-    (void)json_array_append_new(processes, rp_overview_process(set->reports[i].json, fits));
-  }
-  return json_pack("{s:s, s:o, s:o, s:o}", "conclusion", conclusion, "totals",
-                   rp_report_totals_json(set, job), "notes", notes_of(set, job), "processes", processes);
+static void write_process(struct rp_read_set *set, size_t index, struct budget *budget, bool first,
+                          struct rp__stream *stream) {
+  json_t *report = rp_read_load(set, index);
+  if (!report) return;
+  size_t lifetimes = count_lifetimes(report);
+  bool fits = lifetimes > 0 && lifetimes <= budget->left;
+  budget->left -= fits ? lifetimes : 0;
+  budget->processes += fits ? 1 : 0;
+  if (!first) rp__stream_raw(stream, ",\n");
+  rp__stream_json(stream, rp_overview_process(report, fits));
+  json_decref(report);
 }
 
-json_t *rp_overview(const struct rp_read_set *set, size_t lifetimes_most) {
+static void write_job(struct rp_read_set *set, size_t job, struct budget *budget, struct rp__stream *stream) {
+  static const char *const members[] = {"conclusion", "next_step", "totals", "notes"};
+  rp__stream_raw(stream, "{\"processes\":[\n");
+  for (size_t i = set->job_first[job]; i < set->job_first[job + 1] && !stream->failed; i++)
+    write_process(set, i, budget, i == set->job_first[job], stream);
+  rp__stream_raw(stream, "]");
+  json_t *head = head_of(set, job); /* after the processes, for it may be about what was read again */
+  for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
+    rp__stream_member(stream, false, members[i], json_incref(json_object_get(head, members[i])));
+  rp__stream_raw(stream, "}");
+  json_decref(head);
+}
+
+void rp_overview_write(struct rp_read_set *set, size_t lifetimes_most, struct rp__stream *stream) {
   struct budget budget = {.left = lifetimes_most};
-  json_t *jobs = json_array();
-  for (size_t job = 0; job < set->job_count; job++)
-    (void)json_array_append_new(jobs, job_of(set, job, &budget));
-  return json_pack("{s:s, s:s, s:o, s:o, s:O, s:I}", "schema", RP_OVERVIEW_SCHEMA, "schema_version",
-                   RP_OVERVIEW_SCHEMA_VERSION, "jobs", jobs, "totals", rp_report_totals_json(set, SIZE_MAX),
-                   "skipped", set->skipped, "processes_with_lifetimes", (json_int_t)budget.processes);
+  rp__stream_raw(stream, "{");
+  rp__stream_member(stream, true, "schema", json_string(RP_OVERVIEW_SCHEMA));
+  rp__stream_member(stream, false, "schema_version", json_string(RP_OVERVIEW_SCHEMA_VERSION));
+  rp__stream_raw(stream, ",\n\"jobs\":[");
+  for (size_t job = 0; job < set->job_count && !stream->failed; job++) {
+    if (job) rp__stream_raw(stream, ",\n");
+    write_job(set, job, &budget, stream);
+  }
+  rp__stream_raw(stream, "]");
+  rp__stream_member(stream, false, "totals", rp_report_totals_json(set, SIZE_MAX));
+  rp__stream_member(stream, false, "skipped", json_incref(set->skipped));
+  rp__stream_member(stream, false, "processes_with_lifetimes", json_integer((json_int_t)budget.processes));
+  rp__stream_raw(stream, "}");
 }

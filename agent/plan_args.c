@@ -9,8 +9,7 @@
 #include "agent/config.h"
 #include "agent/plan_command.h"
 
-/* The agent's own default and bound (RECVPOOL_SLACK). */
-#define DEFAULT_SLACK 2
+/* The agent's own bound (RECVPOOL_SLACK). */
 #define MOST_SLACK 1024
 
 enum {
@@ -338,7 +337,7 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
 
 int rp_plan_take_arguments(int argc, char **argv, struct rp_plan_arguments *out) {
   *out = (struct rp_plan_arguments){.options = RP_PLAN_OPTIONS_INIT, .stage = -1, .replicas = 1};
-  out->options.slack = DEFAULT_SLACK;
+  out->options.slack = RP_PLAN_DEFAULT_SLACK;
   for (;;) {
     int before = optind;
     int option = getopt_long(argc, argv, ":h", options, NULL);

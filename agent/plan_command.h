@@ -10,6 +10,8 @@
 #include "agent/plan_file.h"
 
 #define RP_PLAN_MAX_TENSORS 64
+/** Slots beyond the depth; the agent's own default (RECVPOOL_SLACK). */
+#define RP_PLAN_DEFAULT_SLACK 2
 
 /** What the command line asks for. */
 struct rp_plan_arguments {
@@ -40,6 +42,10 @@ struct rp_plan_observation {
 rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,
                                struct rp_plan **out, struct rp_plan_observation *observation, char *message,
                                size_t message_size);
+/** The same from reports that were read; `path` names them in messages. */
+rp_status rp_plan_from_set(struct rp_read_set *set, const char *path, int32_t ranks,
+                           const struct rp_plan_options *options, struct rp_plan **out,
+                           struct rp_plan_observation *observation, char *message, size_t message_size);
 /** Plans from a schedule file of torch. On failure `message` holds one line that names the file. */
 rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
                             char *message, size_t message_size);

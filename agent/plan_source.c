@@ -2,7 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "agent/cmd_report_digest.h"
 #include "agent/plan_command.h"
 
 /* --- schedule files --- */
@@ -67,6 +69,7 @@ struct observed {
   struct rp_plan_item *items;
   size_t count, capacity;
   int32_t stages, microbatches;
+  bool unsure; /* how often messages are read is not known, or guessed */
 };
 
 static uint64_t count_of(const json_t *object, const char *key) {
@@ -158,6 +161,20 @@ static uint32_t source_of(const json_t *channels, size_t index) {
   return (uint32_t)index;
 }
 
+/* Whether a report's accesses are no evidence to plan by: too few of them and a plan has too few slots. */
+static bool is_unsure(const json_t *report) {
+  const json_t *entry;
+  size_t i;
+  json_array_foreach(json_object_get(report, "channels"), i,
+                     entry) if (json_is_true(json_object_get(entry, "estimate"))) return true;
+  json_array_foreach(json_object_get(report, "evidence"), i, entry) {
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    bool active = json_is_true(json_object_get(entry, "active"));
+    if (active && name && strcmp(name, "uprobes") == 0) return true;
+  }
+  return false;
+}
+
 /* Stages get numbers in the order of ranks and, within one, of the tracker's ordinals; the two directions of
  * an ordinal are one stage. A third channel of an ordinal (a second tensor) is a stage of its own here, since
  * it is a pool of its own. */
@@ -199,8 +216,7 @@ static int compare_items(const void *left, const void *right) {
 
 /* Rank of a report as its launcher said it, or -1. */
 static int32_t rank_of(const struct rp_read_set *set, size_t index) {
-  const json_t *rank = json_object_get(json_object_get(set->reports[index].json, "process"), "rank");
-  json_int_t value = json_is_integer(rank) ? json_integer_value(rank) : -1;
+  int64_t value = set->reports[index].digest->rank;
   return value >= 0 && value < RP_PLAN_MOST_RANKS ? (int32_t)value : -1;
 }
 
@@ -214,7 +230,7 @@ static bool has_ranks(const struct rp_read_set *set) {
 
 static void take_note(const struct rp_read_set *set, const struct observed *o, int32_t ranks, bool numbered,
                       struct rp_plan_observation *out) {
-  uint64_t world = count_of(json_object_get(set->reports[0].json, "process"), "world_size"), all = world;
+  uint64_t world = (uint64_t)set->reports[0].digest->world_size, all = world;
   if (all < (uint64_t)ranks) all = (uint64_t)ranks;
   *out = (struct rp_plan_observation){.by_receipt = o->just_in_time > 0};
   if (numbered && world <= INT32_MAX) out->world_size = (int32_t)world;
@@ -245,7 +261,7 @@ static void take_note(const struct rp_read_set *set, const struct observed *o, i
   if (length && out->note[length - 1] == ' ') out->note[length - 1] = 0;
 }
 
-static rp_status plan_set(const struct rp_read_set *set, const char *path, int32_t wanted,
+static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wanted,
                           const struct rp_plan_options *options, struct rp_plan **out,
                           struct rp_plan_observation *observation, char *message, size_t message_size) {
   struct observed o = {0};
@@ -255,13 +271,22 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
   for (size_t i = 0; !status && i < set->count; i++) {
     int32_t rank = numbered ? rank_of(set, i) : (int32_t)i;
     ranks = rank + 1;
-    status = add_process(&o, set->reports[i].json, rank);
+    json_t *report = rp_read_load(set, i);
+    status = report ? add_process(&o, report, rank) : RP_ERROR_IO;
+    o.unsure |= report && is_unsure(report);
+    json_decref(report);
   }
   if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > RP_PLAN_MOST_PAIRS) status = RP_ERROR_LIMIT;
   if (!status && !o.count) {
     snprintf(message, message_size,
              "%s: the reports hold no complete step; let the run go on for a few steps", path);
     status = RP_ERROR_NOT_FOUND;
+  } else if (!status && o.unsure) {
+    snprintf(message, message_size,
+             "%s: reports from outside, or without CUPTI, do not tell for certain how often each message is "
+             "read; let some steps run under recvpool run",
+             path);
+    status = RP_ERROR_INVALID;
   } else if (status) {
     snprintf(message, message_size, "%s: %s", path,
              status == RP_ERROR_LIMIT ? "more ranks, channels or microbatches than any run has"
@@ -282,24 +307,32 @@ static rp_status plan_set(const struct rp_read_set *set, const char *path, int32
   return status;
 }
 
+rp_status rp_plan_from_set(struct rp_read_set *set, const char *path, int32_t ranks,
+                           const struct rp_plan_options *options, struct rp_plan **out,
+                           struct rp_plan_observation *observation, char *message, size_t message_size) {
+  if (!set->count) {
+    snprintf(message, message_size, "%s: no report found there", path);
+    return RP_ERROR_NOT_FOUND;
+  }
+  if (set->job_count > 1) {
+    snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
+             set->job_count);
+    return RP_ERROR_INVALID;
+  }
+  return plan_set(set, path, ranks, options, out, observation, message, message_size);
+}
+
 rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,
                                struct rp_plan **out, struct rp_plan_observation *observation, char *message,
                                size_t message_size) {
-  struct rp_read_set set = {.subcommand = "plan"};
+  struct rp_read_set set = {
+      .subcommand = "plan", .lean = true, .keep_texts = true, .progress = isatty(STDERR_FILENO) == 1};
   rp_status status = rp_read_add(&set, path);
   if (!status) status = rp_read_finish(&set);
-  if (status) {
+  if (status)
     snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
-  } else if (!set.count) {
-    status = RP_ERROR_NOT_FOUND;
-    snprintf(message, message_size, "%s: no report found there", path);
-  } else if (set.job_count > 1) {
-    status = RP_ERROR_INVALID;
-    snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
-             set.job_count);
-  } else {
-    status = plan_set(&set, path, ranks, options, out, observation, message, message_size);
-  }
+  else
+    status = rp_plan_from_set(&set, path, ranks, options, out, observation, message, message_size);
   rp_read_fini(&set);
   return status;
 }

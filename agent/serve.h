@@ -26,8 +26,6 @@ struct rp_serve_options {
 
 /* ---- store ---- */
 
-/** A report larger than this is not read. */
-#define RP_SERVE_REPORT_BYTES (64u << 20)
 /** Processes kept at once; those beyond are counted. */
 #define RP_SERVE_PROCESSES 4096
 

@@ -69,7 +69,7 @@ json_t *rp_serve_jobs_json(struct rp_serve_store *store) {
   struct rp_read_set set = {.skipped = rp_serve_store_skipped(store), .subcommand = "serve"};
   json_t *jobs = NULL;
   rp_serve_store_each(store, add_report, &set);
-  if (rp_read_finish(&set) == RP_OK) jobs = rp_overview(&set, 0);
+  if (rp_read_finish(&set) == RP_OK) jobs = rp_overview(&set);
   if (jobs) (void)json_object_set_new(jobs, "now_unix_seconds", json_real(rp_serve_now()));
   rp_read_fini(&set);
   return jobs;

@@ -1,7 +1,6 @@
 /* The store: one thread looks at the report folder and reads what changed since the last look. Owns the
- * processes it found and the list of files it could not use. A file is opened without following links, must
- * be regular, and is given up when it is too large, is no JSON or is no report; nothing of it is trusted
- * beyond that. */
+ * processes it found and the list of files it could not use. Nothing of a
+ * file is trusted beyond that it is a report. */
 #include "agent/serve.h"
 
 #include <dirent.h>
@@ -14,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/report.h"
+#include "agent/report_input.h"
 
 #define LOOK_SECONDS 1
 /* Files named in `skipped`; more are only counted. */
@@ -42,35 +41,6 @@ double rp_serve_now(void) {
 
 /* ---- reading one file ---- */
 
-/* The whole file behind `file`, or NULL with a reason. */
-static char *read_whole(int file, size_t size, const char **reason) {
-  char *text = malloc(size + 1);
-  size_t done = 0;
-  if (!text) *reason = "no memory";
-  while (text && done < size) {
-    ssize_t got = read(file, text + done, size - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    done += (size_t)got;
-  }
-  if (text && done == size) {
-    text[size] = '\0';
-    return text;
-  }
-  if (text) *reason = "changed while it was read";
-  free(text);
-  return NULL;
-}
-
-static bool is_report(const json_t *json) {
-  const char *schema = json_string_value(json_object_get(json, "schema"));
-  const char *version = json_string_value(json_object_get(json, "schema_version"));
-  return schema && version && strcmp(schema, RP_REPORT_SCHEMA) == 0 &&
-         strncmp(version, RP_REPORT_SCHEMA_VERSION, 2) == 0 &&
-         json_is_object(json_object_get(json, "process")) &&
-         json_is_array(json_object_get(json, "channels")) && json_is_object(json_object_get(json, "totals"));
-}
-
 /* Lifetimes are most of a report; they are served from its text. */
 static void drop_lifetimes(json_t *report) {
   size_t i;
@@ -79,39 +49,15 @@ static void drop_lifetimes(json_t *report) {
 }
 
 /* Fills summary, text and what follows from them. */
-static const char *parse(struct rp_serve_process *process) {
-  json_error_t error;
-  json_t *json = json_loadb(process->text, process->text_bytes, JSON_REJECT_DUPLICATES, &error);
-  if (!json) return "not whole JSON";
-  if (!is_report(json)) {
-    json_decref(json);
-    return "not a report of this version";
-  }
+static bool parse(struct rp_serve_process *process, char *reason) {
+  json_t *json = rp_input_parse(process->text, process->text_bytes, reason);
+  if (!json) return false;
   const char *state = json_string_value(json_object_get(json, "state"));
   process->finished = state && strcmp(state, "finished") == 0;
   process->written_unix_seconds = json_number_value(json_object_get(json, "written_unix_seconds"));
   drop_lifetimes(json);
   process->summary = json;
-  return NULL;
-}
-
-static int open_report(int dir, const char *name, struct stat *info, const char **reason) {
-  int file = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (file < 0) {
-    *reason = errno == ELOOP ? "a symbolic link" : strerror(errno);
-    return -1;
-  }
-  if (fstat(file, info) != 0)
-    *reason = strerror(errno);
-  else if (!S_ISREG(info->st_mode))
-    *reason = "not a regular file";
-  else if (info->st_size == 0)
-    *reason = "empty";
-  else if (info->st_size > (off_t)RP_SERVE_REPORT_BYTES)
-    *reason = "too large";
-  if (!*reason) return file;
-  (void)close(file);
-  return -1;
+  return true;
 }
 
 static void process_fini(struct rp_serve_process *process) {
@@ -124,22 +70,20 @@ static uint64_t mtime_of(const struct stat *info) {
   return (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec;
 }
 
-/* Reads `name` into `out`. Returns why not, or NULL. */
-static const char *load(int dir, const char *name, struct rp_serve_process *out) {
-  const char *reason = NULL;
-  struct stat info;
-  int file = open_report(dir, name, &info, &reason);
-  if (file < 0) return reason;
+/* Reads `name` into `out`. False with the reason. */
+static bool load(int dir, const char *name, struct rp_serve_process *out, char *reason) {
+  struct rp_input input;
+  if (!rp_input_read(dir, name, false, &input, reason)) return false;
   *out = (struct rp_serve_process){.name = strdup(name),
-                                   .text = read_whole(file, (size_t)info.st_size, &reason),
-                                   .text_bytes = (size_t)info.st_size,
-                                   .mtime_ns = mtime_of(&info),
-                                   .inode = info.st_ino,
-                                   .size_bytes = (uint64_t)info.st_size};
-  (void)close(file);
-  if (!reason) reason = out->name ? parse(out) : "no memory";
-  if (reason) process_fini(out);
-  return reason;
+                                   .text = input.text,
+                                   .text_bytes = input.bytes,
+                                   .mtime_ns = mtime_of(&input.info),
+                                   .inode = input.info.st_ino,
+                                   .size_bytes = (uint64_t)input.info.st_size};
+  if (!out->name) snprintf(reason, RP_INPUT_REASON, "no memory");
+  if (out->name && parse(out, reason)) return true;
+  process_fini(out);
+  return false;
 }
 
 /* ---- a look at the folder ---- */
@@ -198,13 +142,12 @@ static void look_at(struct rp_serve_store *store, int dir, const char *name, uin
     known->looked = aged_out(store, known) ? 0 : look;
     return;
   }
-  const char *reason = load(dir, name, &fresh);
-  if (!reason && aged_out(store, &fresh)) {
-    process_fini(&fresh);
-    return;
-  }
-  if (!reason) {
-    keep(store, &fresh, look);
+  char reason[RP_INPUT_REASON];
+  if (load(dir, name, &fresh, reason)) {
+    if (aged_out(store, &fresh))
+      process_fini(&fresh);
+    else
+      keep(store, &fresh, look);
     return;
   }
   if (known && strcmp(reason, "changed while it was read") == 0) known->looked = look; /* next time */
@@ -229,11 +172,6 @@ static void sweep(struct rp_serve_store *store, uint64_t look) {
   pthread_mutex_unlock(&store->lock);
 }
 
-static bool is_report_name(const char *name) {
-  const char *dot = strrchr(name, '.');
-  return name[0] != '.' && dot && strcmp(dot, ".json") == 0;
-}
-
 static void look(struct rp_serve_store *store) {
   uint64_t number = store->counts.looks + 1, skipped_count = 0;
   json_t *skipped = json_array();
@@ -242,7 +180,7 @@ static void look(struct rp_serve_store *store) {
   store->counts.dropped = 0;
   pthread_mutex_unlock(&store->lock);
   for (const struct dirent *entry = dir ? readdir(dir) : NULL; entry; entry = readdir(dir))
-    if (is_report_name(entry->d_name))
+    if (rp_input_is_report_name(entry->d_name))
       look_at(store, dirfd(dir), entry->d_name, number, skipped, &skipped_count);
   sweep(store, number);
   pthread_mutex_lock(&store->lock);

@@ -154,6 +154,11 @@ rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *ev
  * an observer that joined in the middle of a step and has found the beginning of one. */
 void rp_tracker_restart(struct rp_tracker *tracker);
 
+/** For an observer that joined in the middle of a step, where what is exchanged first with a peer does not
+ * tell its side: `rank` is the process's own, and activations are assumed to come from the rank below it,
+ * gradients from the rank above. Peers that are no neighbours are told by the first exchange as ever. */
+void rp_tracker_assume_rank(struct rp_tracker *tracker, int32_t rank);
+
 /** The process ends at `time_ns`: what is open is closed, so that the last step counts as complete if it is.
  * Events after it are ignored. */
 void rp_tracker_finish(struct rp_tracker *tracker, uint64_t time_ns);

@@ -112,7 +112,8 @@ export function jobView(job, index, now, room) {
   return make("section", { "aria-labelledby": title },
     make("h3", { id: title }, `Job ${index + 1}: ${plural(processes.length, "process", "processes")}${when} `,
       make("span", { class: `state ${state === "stale" ? "mark" : state === "running" ? "good" : ""}` }, state)),
-    make("p", { class: numbers.violated ? "conclusion bad" : "conclusion" }, job.conclusion ?? ""), staleText(job, now),
+    make("p", { class: numbers.violated ? "conclusion bad" : "conclusion" }, job.conclusion ?? ""),
+    job.next_step ? make("p", { class: "next" }, job.next_step) : null, staleText(job, now),
     figuresOf(job, numbers),
     rows.length ? columnsView(rows, room) : make("p", { class: "empty" }, "No receives of this job were seen yet."),
     notesOf(job), rows.length ? tableView(rows) : null);

@@ -470,6 +470,18 @@ class ObservedTest(PlanTestCase):
                 self.assert_one_line(result.stderr)
                 self.assertIn(words, result.stderr)
 
+    def test_accesses_that_are_guessed(self):
+        def outside(reports):
+            reports[1]["evidence"] = [{"name": "uprobes", "active": True, "reason": None}]
+        for index, change in enumerate((outside, lambda r: r[1]["channels"][0].update(estimate=True))):
+            with self.subTest(index):
+                self.reports_dir = os.path.join(self.folder, str(index))
+                self.changed(change)
+                result = self.plan("--from-report", self.reports_dir)
+                self.assertEqual((result.returncode, result.stdout), (1, ""))
+                self.assert_one_line(result.stderr)
+                self.assertIn("do not tell for certain how often each message is read", result.stderr)
+
     def test_no_complete_step(self):
         result = self.plan("--from-report", self.folder)
         self.assertEqual(result.returncode, 1)

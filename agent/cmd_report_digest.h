@@ -1,0 +1,85 @@
+/** @file cmd_report_digest.h
+ * Private to `recvpool report`: what is kept of a report. Sums and text for the tables, so that merging many
+ * reports takes about a kilobyte each, whatever they hold.
+ */
+#ifndef RP_AGENT_CMD_REPORT_DIGEST_H
+#define RP_AGENT_CMD_REPORT_DIGEST_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "agent/command.h"
+
+/** What channels say together, for the conclusion. */
+struct rp__summary {
+  size_t channels, just_in_time, unbounded, too_few, other;
+  uint64_t held_bytes, saved_bytes, small_receives;
+  bool activations_unbounded, gradients_unbounded, estimate;
+};
+
+/** What enforcing did. */
+struct rp__enforced {
+  size_t processes; /**< that were asked to enforce */
+  size_t sharing;   /**< of these, with memory that is or was shared */
+  uint64_t physical_peak_bytes, one_to_one_peak_bytes, saved_peak_bytes, minimum_bytes;
+  uint64_t prevented, violations, double_frees;
+  uint64_t would_prevent; /**< in observe mode: uses that waiting alone would not have made safe */
+};
+
+struct rp_read_digest {
+  char *process; /**< host, pid and start as JSON: equal in two states of one process */
+  char *host;
+  int64_t rank; /**< INT64_MAX: not known */
+  int64_t world_size;
+  double start_unix_seconds, written_unix_seconds;
+  int64_t start_monotonic_ns, first_post_ns; /**< the first lifetime's; 0: there is none */
+  json_t *communicators;                     /**< array of ids */
+  json_t *notes;                             /**< array of sentences */
+  uint64_t held_bytes, needed_bytes, would_save_bytes;
+  struct rp__summary summary;
+  struct rp__enforced enforced;
+  char *violation;                /**< the first one in a few words, or NULL */
+  char *unshared;                 /**< why nothing is shared though it was asked for, or NULL */
+  char *rows, *shared, *happened; /**< parts of the tables, of lean sets only; else NULL */
+};
+
+/** Digest of `report`; `tables`: with its parts of the tables. NULL without memory. Thread-safe. */
+struct rp_read_digest *rp__digest_create(const json_t *report, bool tables);
+/** Takes everything out that counts or is shown; the identity stays. */
+void rp__digest_empty(struct rp_read_digest *digest);
+/** NULL is allowed. */
+void rp__digest_destroy(struct rp_read_digest *digest);
+
+/** Frees what a report of a set owns. */
+void rp__report_fini(struct rp_read_report *report);
+
+/** First and last + 1 of the reports of `job` (SIZE_MAX: all). */
+void rp__job_range(const struct rp_read_set *set, size_t job, size_t *first, size_t *end);
+/** Sums over reports of `job`. */
+void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summary *out);
+void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enforced *out);
+
+/* ---- parts of a digest, from one report ---- */
+
+void rp__summary_of(const json_t *report, struct rp__summary *out);
+/** Shadows count only in `would_prevent`. */
+void rp__enforced_of(const json_t *report, struct rp__enforced *out);
+/** Owned by the caller; NULL where there is none. */
+char *rp__violation_of(const json_t *report);
+char *rp__unshared_of(const json_t *report);
+/** Sentences that the report says. */
+json_t *rp__notes_of(const json_t *report);
+/** Its rows of the table; its rows of what is shared; lines on what was prevented and what was not. */
+void rp__print_rows(const json_t *report, FILE *out);
+void rp__print_shared(const json_t *report, FILE *out);
+void rp__print_happened(const json_t *report, FILE *out);
+/** How many receives were seen, where all of them are below the threshold; else 0. */
+uint64_t rp__small_receives(const json_t *report);
+
+/** What is shared, and what happened, of a job. */
+void rp__enforced_print(const struct rp_read_set *set, size_t job, FILE *out);
+
+#endif

@@ -1,0 +1,77 @@
+/* What to do next about a job, in one sentence: what is unsafe comes first, then what is missing for an
+ * answer, then what there is to gain. */
+#include <string.h>
+
+#include "agent/cmd_report_digest.h"
+#include "agent/cmd_report_text.h"
+
+/* The first report of the job with something to name. */
+static const char *first_text(const struct rp_read_set *set, size_t job,
+                              const char *(*get)(const struct rp_read_digest *digest)) {
+  size_t first, end;
+  rp__job_range(set, job, &first, &end);
+  for (size_t i = first; i < end; i++)
+    if (get(set->reports[i].digest)) return get(set->reports[i].digest);
+  return NULL;
+}
+
+static const char *get_violation(const struct rp_read_digest *digest) {
+  return digest->violation;
+}
+
+static const char *get_unshared(const struct rp_read_digest *digest) {
+  return digest->unshared;
+}
+
+static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__enforced *sum,
+                            char *out, size_t out_size) {
+  const char *violation = first_text(set, job, get_violation), *unshared = first_text(set, job, get_unshared);
+  if (sum->violations)
+    snprintf(
+        out, out_size,
+        "Do not trust what the job computed since; look at this violation: %s, whose two sides its report "
+        "names.",
+        violation ? violation : "see the reports");
+  else if (sum->sharing == sum->processes)
+    snprintf(out, out_size,
+             "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");
+  else if (unshared)
+    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; mend this first: %s.",
+             sum->processes, sum->sharing, unshared);
+  else
+    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; let the job run on.",
+             sum->processes, sum->sharing);
+}
+
+static void after_observing(const struct rp__summary *summary, const struct rp__enforced *sum, char *out,
+                            size_t out_size) {
+  const char *text;
+  if (summary->channels == 0 && summary->small_receives)
+    text = "Nothing to gain from receives this small; to have them counted, set --min-bytes lower.";
+  else if (summary->channels == 0)
+    text = "Let the job train for two steps; if it does already, recvpool doctor and the notes say what is "
+           "missing.";
+  else if (summary->saved_bytes == 0 && summary->too_few)
+    text = "Let the job train for two more steps, and ask again.";
+  else if (summary->saved_bytes == 0)
+    text = "Nothing to gain: leave the job as it is.";
+  else if (summary->estimate)
+    text = "Run it once under recvpool run, which sees exactly what this estimates.";
+  else if (sum->would_prevent)
+    text = "Before enforcing, look at what it would have had to prevent: a buffer was used again too early.";
+  else
+    text =
+        "Make a plan with recvpool report --plan FILE, and run with recvpool run --mode enforce --plan FILE.";
+  snprintf(out, out_size, "%s", text);
+}
+
+void rp_report_next_step(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+  struct rp__summary summary;
+  struct rp__enforced sum;
+  rp__summary_sum(set, job, &summary);
+  rp__enforced_sum(set, job, &sum);
+  if (sum.processes)
+    after_enforcing(set, job, &sum, out, out_size);
+  else
+    after_observing(&summary, &sum, out, out_size);
+}

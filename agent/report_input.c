@@ -1,0 +1,136 @@
+/* Reading a report that anybody may have written. Nothing is waited for (a pipe), nothing is read that is no
+ * file, and what a file can take of memory is known before it is taken. */
+#include "agent/report_input.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/report.h"
+
+#define MIB (1u << 20)
+
+static bool refuse(char *reason, const char *text) {
+  snprintf(reason, RP_INPUT_REASON, "%s", text);
+  return false;
+}
+
+static bool refuse_error(char *reason) {
+  snprintf(reason, RP_INPUT_REASON, "cannot be read: %s", strerror(errno));
+  return false;
+}
+
+/* O_NONBLOCK: opening a pipe must not wait for a writer. */
+static int open_file(int dir, const char *name, bool follow, struct stat *info, char *reason) {
+  int file = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (follow ? 0 : O_NOFOLLOW));
+  if (file < 0) {
+    if (errno == ELOOP && !follow)
+      (void)refuse(reason, "a symbolic link");
+    else if (errno == ENXIO) /* a socket, or a device without anything behind it */
+      (void)refuse(reason, "not a regular file");
+    else
+      (void)refuse_error(reason);
+    return -1;
+  }
+  bool usable = false;
+  if (fstat(file, info) != 0)
+    (void)refuse_error(reason);
+  else if (!S_ISREG(info->st_mode))
+    (void)refuse(reason, "not a regular file");
+  else if (info->st_size == 0)
+    (void)refuse(reason, "empty");
+  else if (info->st_size > (off_t)RP_INPUT_BYTES)
+    snprintf(reason, RP_INPUT_REASON, "too large: %lld MiB, and a report has at most %u",
+             (long long)(info->st_size / MIB), RP_INPUT_BYTES / MIB);
+  else
+    usable = true;
+  if (usable) return file;
+  (void)close(file);
+  return -1;
+}
+
+/* Bytes read of `size`, or -1 with errno. */
+static ssize_t read_all(int file, char *text, size_t size) {
+  size_t done = 0;
+  while (done < size) {
+    ssize_t got = read(file, text + done, size - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += (size_t)got;
+  }
+  return (ssize_t)done;
+}
+
+bool rp_input_read(int dir, const char *name, bool follow, struct rp_input *out, char *reason) {
+  *out = (struct rp_input){0};
+  int file = open_file(dir, name, follow, &out->info, reason);
+  if (file < 0) return false;
+  size_t size = (size_t)out->info.st_size;
+  char *text = malloc(size + 1);
+  ssize_t got = text ? read_all(file, text, size + 1) : -1; /* one more than there should be */
+  bool whole = got == (ssize_t)size;
+  if (!text)
+    (void)refuse(reason, "no memory");
+  else if (got < 0)
+    (void)refuse_error(reason);
+  else if (!whole)
+    (void)refuse(reason, "changed while it was read");
+  (void)close(file);
+  if (!whole) {
+    free(text);
+    return false;
+  }
+  text[size] = '\0';
+  out->text = text;
+  out->bytes = size;
+  return true;
+}
+
+/* Every value but the first follows one of these; those in texts are counted too, which only makes it
+ * stricter. */
+static bool has_too_many_values(const char *text, size_t bytes) {
+  size_t values = 0;
+  for (size_t i = 0; i < bytes; i++)
+    values += text[i] == ',' || text[i] == '[' || text[i] == '{';
+  return values > RP_INPUT_VALUES;
+}
+
+/* Why `json` cannot be shown, or NULL. */
+static const char *unusable(const json_t *json) {
+  const char *schema = json_string_value(json_object_get(json, "schema"));
+  const char *version = json_string_value(json_object_get(json, "schema_version"));
+  if (!schema || strcmp(schema, RP_REPORT_SCHEMA) != 0) return "not a recvpool report";
+  if (!version || strncmp(version, RP_REPORT_SCHEMA_VERSION, 2) != 0)
+    return "a report of another version; this recvpool reads " RP_REPORT_SCHEMA_VERSION;
+  if (!json_is_object(json_object_get(json, "process")) ||
+      !json_is_array(json_object_get(json, "channels")) || !json_is_object(json_object_get(json, "totals")))
+    return "a report with parts missing";
+  return NULL;
+}
+
+json_t *rp_input_parse(const char *text, size_t bytes, char *reason) {
+  json_error_t error;
+  if (has_too_many_values(text, bytes)) {
+    snprintf(reason, RP_INPUT_REASON, "too many values: a report has at most %u", RP_INPUT_VALUES);
+    return NULL;
+  }
+  json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+  if (!json) {
+    snprintf(reason, RP_INPUT_REASON, "not whole JSON: line %d: %.160s", error.line, error.text);
+    return NULL;
+  }
+  const char *why = unusable(json);
+  if (!why) return json;
+  (void)refuse(reason, why);
+  json_decref(json);
+  return NULL;
+}
+
+bool rp_input_is_report_name(const char *name) {
+  const char *dot = strrchr(name, '.');
+  return name[0] != '.' && dot && strcmp(dot, ".json") == 0;
+}

@@ -1,0 +1,419 @@
+"""The files of `recvpool report`: page, trace and plan say what its JSON says."""
+
+import copy
+import glob
+import json
+import os
+import re
+import subprocess
+import unittest
+
+import browser
+import support
+import trace_check
+from support import PROGRAMS, RECVPOOL, TRAINER, run, simulated
+
+
+class ReportFilesCase(support.TestCase):
+    def setUp(self):
+        super().setUp()
+        os.makedirs(self.reports_dir)
+
+    def sample(self, style, *ranks):
+        for rank in ranks:
+            self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), self.reports_dir, str(rank), style]))
+
+    def change_reports(self, change):
+        for path in sorted(glob.glob(os.path.join(self.reports_dir, "*.json"))):
+            with open(path) as file:
+                report = json.load(file)
+            change(report)
+            with open(path, "w") as file:
+                json.dump(report, file)
+
+    def train(self, *options, run_options=(), steps="6"):
+        self.assert_success(run([RECVPOOL, "run", "--report-dir", self.reports_dir, *run_options, "--", TRAINER, "--stages", "2",
+                                 "--microbatches", "6", "--message-bytes", "1MiB", "--steps", steps, *options], env=simulated()))
+
+    def report(self, *arguments):
+        return run([RECVPOOL, "report", *arguments])
+
+    def write(self, option, name, *arguments):
+        """What `--option` writes, and what `--json` says at once."""
+        path = os.path.join(self.folder, name)
+        result = self.report("--json", f"--{option}", path, *arguments, self.reports_dir)
+        self.assert_success(result)
+        with open(path) as file:
+            return file.read(), json.loads(result.stdout)
+
+
+class PageFileTest(ReportFilesCase):
+    def overview_of(self, page):
+        (text,) = re.findall(r'<script type="application/json" id="overview">(.*?)</script>', page, re.S)
+        self.assertNotRegex(text, "[<>&]")
+        return json.loads(text)
+
+    def page(self):
+        page, said = self.write("html", "page.html")
+        overview = self.overview_of(page)
+        self.assertEqual([f"{list(e.absolute_path)}: {e.message}"
+                          for e in support.validator("overview.schema.json").iter_errors(overview)], [])
+        return page, overview, said
+
+    def test_holds_the_numbers_of_the_document(self):
+        for styles in (("prealloc", "gpipe", "just_in_time"), ("enforced", "shadow", "violated", "refused", "empty")):
+            for rank, style in enumerate(styles):
+                self.sample(style, rank)
+            page, overview, said = self.page()
+            self.assertEqual(overview["totals"], said["totals"])
+            for job, job_said in zip(overview["jobs"], said["jobs"], strict=True):
+                for key in ("totals", "conclusion", "next_step"):
+                    self.assertEqual(job[key], job_said[key])
+                for process, report in zip(job["processes"], job_said["processes"], strict=True):
+                    self.assertEqual(process["totals"].items() & report["totals"].items(), process["totals"].items())
+                    for channel, channel_said in zip(process["channels"], report["channels"], strict=True):
+                        for key in ("buffers", "depth", "slots", "held_bytes", "needed_bytes", "would_save_bytes"):
+                            self.assertEqual(channel[key], channel_said[key])
+                        self.assertEqual([life["microbatch"] for life in channel["lifetimes"]],
+                                         [life["microbatch"] for life in channel_said["lifetimes"]])
+
+    def test_asks_nobody_and_runs_nothing_else(self):
+        self.sample("prealloc", 0)
+        page, _, _ = self.page()
+        self.assertIn("Content-Security-Policy", page)
+        self.assertIn("default-src 'none'; script-src 'sha256-", page)
+        self.assertEqual(re.findall(r"""(?:src|href)=["'](?!#|data:,)""", page), [])
+        self.assertEqual(page.count("<script"), 2)
+        self.assertNotRegex(page, r"@[A-Z_]+@")
+
+    def test_hostile_texts_stay_text(self):
+        self.sample("violated", 0)
+        evil = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u2028<!--"
+
+        def spoil(part):
+            if isinstance(part, dict):
+                return {key: spoil(value) for key, value in part.items()}
+            if isinstance(part, list):
+                return [spoil(value) for value in part]
+            return evil if isinstance(part, str) and not part.startswith(("recvpool.", "1.")) else part
+
+        self.change_reports(lambda report: report.update(spoil(copy.deepcopy(report))))
+        page, said = self.write("html", "page.html")
+        self.assertEqual(page.count("<script"), 2)
+        self.assertNotIn("<img", page)
+        self.assertEqual(self.overview_of(page)["jobs"][0]["processes"][0]["process"]["host"], evil)
+
+    def test_lifetimes_are_bounded(self):
+        self.sample("prealloc", *range(4))
+        self.change_reports(lambda report: [channel.update(lifetimes=channel["lifetimes"] * 400) for channel in report["channels"]])
+        page, overview, _ = self.page()
+        shown = [any("lifetimes" in channel for channel in process["channels"])
+                 for job in overview["jobs"] for process in job["processes"]]
+        self.assertEqual(sum(shown), overview["processes_with_lifetimes"])
+        self.assertIn(sum(shown), (1, 2, 3))
+
+
+@unittest.skipUnless(browser.find(), "there is no Chromium on this machine (Debian: chromium)")
+class PageInBrowserTest(ReportFilesCase):
+    def test_is_drawn_from_the_file_alone(self):
+        self.sample("violated", 0)
+        self.sample("prealloc", *range(1, 512))
+        _, said = self.write("html", "page.html")
+        page = browser.Browser()
+        self.addCleanup(page.close)
+        page.open("file://" + os.path.join(self.folder, "page.html"))
+        page.until("document.querySelector('#status').textContent.includes('512 processes')")
+        text = page.evaluate("document.querySelector('main').innerText")
+        for job in said["jobs"]:
+            self.assertIn(job["next_step"], text)
+            self.assertIn(job["conclusion"][1:], text)
+        self.assertGreater(page.evaluate("document.querySelectorAll('#timeline .life-frame').length"), 0)
+        self.assertGreater(page.evaluate("document.querySelectorAll('#violations tbody tr').length"), 0)
+        self.assertEqual(page.complaints, [])
+        self.assertEqual([url for url in page.requests if not url.startswith(("file:", "data:"))], [])
+        self.assertEqual(sum(url.startswith("file:") for url in page.requests), 1)
+
+
+class TraceTest(ReportFilesCase):
+    def trace(self, *arguments):
+        text, said = self.write("trace", "trace.json", *arguments)
+        document = json.loads(text)
+        return document, trace_check.check(document), said
+
+    def reports(self, said):
+        return [report for job in said["jobs"] for report in job["processes"]]
+
+    def assert_lifetimes_are_those_of(self, slices, said):
+        """Each lifetime of the reports is one asynchronous slice, with its phases inside."""
+        expected = sorted((life["address"], life["microbatch"], life["step"], channel["direction"],
+                           max(life["released_monotonic_ns"] or 0, life["last_access_monotonic_ns"] or 0, life["posted_monotonic_ns"])
+                           - life["posted_monotonic_ns"])
+                          for report in self.reports(said) for channel in report["channels"] for life in channel["lifetimes"])
+        found = []
+        for entries in slices.values():
+            outer, *phases = entries
+            arguments = outer["event"]["args"]
+            found.append((arguments["address"], arguments["microbatch"], arguments["step"], arguments["direction"],
+                          round(1000 * (outer["end"] - outer["begin"]))))
+            self.assertEqual([phase["event"]["name"] for phase in phases], ["waiting", "in use", "kept"][:len(phases)])
+            self.assertTrue(all(phase["depth"] == 1 for phase in phases))
+            self.assertEqual(phases[0]["begin"], outer["begin"])
+            self.assertEqual(phases[-1]["end"], outer["end"])
+        self.assertEqual(sorted(found), expected)
+
+    def depths(self, document):
+        """Most in flight, by process and channel."""
+        most = {}
+        for event in document["traceEvents"]:
+            if event["ph"] == "C" and event["name"].startswith("in flight: "):
+                key = event["pid"], event["name"]
+                most[key] = max(most.get(key, 0), event["args"]["buffers"])
+        return sorted(most.values())
+
+    def test_samples(self):
+        for style in ("prealloc", "gpipe", "just_in_time", "enforced", "violated", "shadow"):
+            with self.subTest(style):
+                self.sample(style, 0)
+                document, slices, said = self.trace()
+                self.assert_lifetimes_are_those_of(slices, said)
+
+    def test_live(self):
+        if not support.has_trainer():
+            self.skipTest("the trainer was not built")
+        self.train()
+        document, slices, said = self.trace()
+        self.assert_lifetimes_are_those_of(slices, said)
+        self.assertEqual(len(slices), 12)
+        self.assertEqual(self.depths(document), sorted(channel["depth"] for report in self.reports(said) for channel in report["channels"]))
+        events = document["traceEvents"]
+        self.assertEqual(sum(event.get("cat") == "transfer" for event in events), 12)
+        self.assertEqual(len({event["tid"] for event in events if event.get("cat") == "buffer"}), 12)
+        self.assertEqual(len({event["tid"] for event in events if event.get("cat") == "slot"}),
+                         sum(channel["depth"] for report in self.reports(said) for channel in report["channels"]))
+        counters = [event for event in events if event["ph"] == "C" and event["name"] == "bytes in use"]
+        self.assertEqual({value % (1 << 20) for event in counters for value in event["args"].values()}, {0})
+        self.assertEqual(set(counters[-1]["args"].values()), {0})
+        self.assertEqual(min(event["ts"] for event in events if event["ph"] != "M"), 0)
+        names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+        self.assertEqual({re.sub(r" \(.*", "", name) for name in names}, {"rank 0", "rank 1"})
+
+    def test_enforced_live(self):
+        if not support.has_trainer():
+            self.skipTest("the trainer was not built")
+        self.train(run_options=("--mode", "enforce"))
+        document, slices, said = self.trace()
+        self.assert_lifetimes_are_those_of(slices, said)
+        tracks = {event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"}
+        slots = {(report["process"]["rank"], owner["class"], binding["slot"]) for report in self.reports(said)
+                 for device in report["enforcement"]["devices"] if device["active"] for owner in device["classes"]
+                 for binding in owner["bindings"]}
+        if slots:  # the job may have ended with its buffers given back
+            self.assertTrue(any(name.startswith("class ") for name in tracks), tracks)
+
+    def test_slots_that_are_shared(self):
+        self.sample("enforced", 0)
+        document, slices, said = self.trace()
+        (report,) = self.reports(said)
+        bound = {(device["device"], binding["address"]): f"class {owner['class']}, slot {binding['slot']}"
+                 for device in report["enforcement"]["devices"] if device["active"] for owner in device["classes"]
+                 for binding in owner["bindings"]}
+        names = {event["tid"]: event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"}
+        on_slots = [event for event in document["traceEvents"] if event.get("cat") == "slot" and names[event["tid"]].startswith("class")]
+        expected = [bound[channel["device"], life["address"]] for channel in report["channels"] for life in channel["lifetimes"]
+                    if (channel["device"], life["address"]) in bound]
+        self.assertTrue(expected)
+        self.assertEqual(sorted(names[event["tid"]] for event in on_slots), sorted(expected))
+
+    def test_violations_are_instants(self):
+        self.sample("violated", 0)
+        document, _, said = self.trace()
+        (report,) = self.reports(said)
+        kept = [conflict for device in report["enforcement"]["devices"] for conflict in device["conflicts"]["kept"]]
+        instants = [event for event in document["traceEvents"] if event.get("cat") in ("violation", "prevented")]
+        self.assertEqual(sorted(event["name"] for event in instants),
+                         sorted(("prevented: " if conflict["prevented"] else "VIOLATION: ") + conflict["kind"] for conflict in kept))
+        for event in instants:
+            self.assertEqual((event["ph"], event["s"]), ("i", "p"))
+            self.assertIn("call", event["args"]["later"])
+
+    def test_a_violation_is_placed_by_its_sequence(self):
+        self.sample("violated", 0)
+        moments = []
+
+        def number(report):
+            lives = [life for channel in report["channels"] for life in channel["lifetimes"]]
+            for i, life in enumerate(lives):
+                for k, moment in enumerate(("posted", "first_access", "last_access", "released")):
+                    life[f"{moment}_monotonic_ns"], life[f"{moment}_sequence"] = 1000 + 1000 * (4 * i + k), 10 + 10 * (4 * i + k)
+            moments.append(len(lives))
+            for device in report["enforcement"]["devices"]:
+                for conflict in device["conflicts"]["kept"]:
+                    conflict["later"]["sequence"] = 35
+        self.change_reports(number)
+        document, _, _ = self.trace()
+        times = {event["ts"] for event in document["traceEvents"] if event.get("cat") == "violation"}
+        self.assertEqual(times, {2.0})  # sequence 30, two microseconds after the first
+
+    def test_clocks_of_hosts_are_aligned(self):
+        self.sample("prealloc", 0, 1, 2)
+        starts = {0: ("one", 1000.0, 5_000_000_000), 1: ("one", 1000.5, 5_500_000_100), 2: ("two", 1002.0, 70_000_000_000)}
+
+        def move(report):
+            host, unix, monotonic = starts[report["process"]["rank"]]
+            report["process"].update(host=host, start_unix_seconds=unix, start_monotonic_ns=monotonic)
+            for channel in report["channels"]:
+                for i, life in enumerate(channel["lifetimes"]):
+                    for moment in ("posted", "first_access", "last_access", "released"):
+                        life[f"{moment}_monotonic_ns"] = monotonic + 1000 * i + 1
+        self.change_reports(move)
+        document, slices, _ = self.trace()
+        first = {}
+        for event in document["traceEvents"]:
+            if event.get("cat") == "transfer":
+                first[event["pid"]] = min(first.get(event["pid"], event["ts"]), event["ts"])
+        self.assertEqual(first[1], 0)
+        self.assertEqual(first[2], 500_000.1)  # to the nanosecond: one clock
+        self.assertEqual(round(first[3]), 2_000_000)
+        self.assertEqual(document["otherData"]["zero_unix_seconds"], 1000.000000001)
+
+    def test_what_overlaps_on_a_slot_gets_a_track_below(self):
+        self.sample("enforced", 0)
+
+        def overlap(report):
+            for channel in report["channels"]:
+                for life in channel["lifetimes"]:
+                    life.update(posted_monotonic_ns=1000, first_access_monotonic_ns=2000, last_access_monotonic_ns=3000,
+                                released_monotonic_ns=4000)
+        self.change_reports(overlap)
+        document, slices, said = self.trace()
+        self.assert_lifetimes_are_those_of(slices, said)
+
+    def test_size_is_capped_with_a_marker(self):
+        self.sample("prealloc", *range(6))
+        whole, slices, said = self.trace()
+        of_one = len(slices) // 6
+        self.assertEqual(whole["otherData"]["lifetimes_left_out"], 0)
+        self.assertFalse([event for event in whole["traceEvents"] if event.get("cat") == "cut"])
+        for most, processes in ((2 * of_one, 2), (3 * of_one - 1, 2), (0, 0)):
+            document, slices, _ = self.trace("--trace-lifetimes", str(most))
+            self.assertEqual(len(slices), processes * of_one)
+            left = (6 - processes) * of_one
+            (marker,) = [event for event in document["traceEvents"] if event.get("cat") == "cut"]
+            self.assertEqual(marker["name"], f"CUT: {left} lifetimes of {6 - processes} processes were left out "
+                                             "(recvpool report --trace-lifetimes)")
+            self.assertEqual(document["otherData"]["lifetimes_left_out"], left)
+
+    def test_hostile_reports(self):
+        self.sample("violated", 0)
+        (path,) = glob.glob(os.path.join(self.reports_dir, "*.json"))
+        with open(path) as file:
+            report = json.load(file)
+
+        def poisoned(value, number):
+            if isinstance(value, dict):
+                return {key: poisoned(child, number) for key, child in value.items()}
+            if isinstance(value, list):
+                return [poisoned(child, number) for child in value]
+            return "\x1b]0;evil\x07\u00e9" * 30 if isinstance(value, str) else number if isinstance(value, (int, float)) else value
+
+        for number in (2**63 - 1, -2**63, 0, 1, "text", None, 1e308, -1e308):
+            spoiled = poisoned(report, number)
+            spoiled.update(schema=report["schema"], schema_version=report["schema_version"])
+            spoiled["enforcement"]["mode"] = "enforce"
+            with open(path, "w") as file:
+                json.dump(spoiled, file)
+            with self.subTest(number=number):
+                self.trace()
+                self.write("html", "page.html")
+                self.assertIn(self.report("--plan", os.path.join(self.folder, "plan"), path).returncode, (0, 1))
+        for part in ({"channels": [1, None, {}, {"lifetimes": [1, {}, None, {"posted_monotonic_ns": 5}]}]}, {"enforcement": 7},
+                     {"enforcement": {"mode": "enforce", "devices": [1, {"active": True, "classes": [3, {"bindings": [4, {}]}],
+                                                                         "conflicts": {"kept": [1, {}, None]}}]}}):
+            with open(path, "w") as file:
+                json.dump({**report, **part}, file)
+            with self.subTest(part=part):
+                self.trace()
+
+
+class PlanFileTest(ReportFilesCase):
+    def test_is_the_plan_of_recvpool_plan(self):
+        if not support.has_trainer():
+            self.skipTest("the trainer was not built")
+        self.train()
+        text, _ = self.write("plan", "plan.json")
+        self.assertEqual([e.message for e in support.validator("plan.schema.json").iter_errors(json.loads(text))], [])
+        other = os.path.join(self.folder, "other.json")
+        self.assert_success(run([RECVPOOL, "plan", "--from-report", self.reports_dir, "--output", other]))
+        with open(other) as file:
+            self.assertEqual(json.loads(text), json.load(file))
+        reports = os.path.join(self.folder, "enforced")
+        result = run([RECVPOOL, "run", "--mode", "enforce", "--plan", os.path.join(self.folder, "plan.json"), "--report-dir", reports,
+                      "--", TRAINER, "--stages", "2", "--microbatches", "6", "--message-bytes", "1MiB", "--steps", "3"], env=simulated())
+        self.assert_success(result)
+        self.assertIn("Nothing to do: memory is shared", self.report(reports).stdout)
+
+    def test_no_plan_of_nothing(self):
+        self.sample("empty", 0)
+        path = os.path.join(self.folder, "plan.json")
+        result = self.report("--plan", path, self.reports_dir)
+        self.assertEqual(result.returncode, 1)
+        self.assert_one_line(result.stderr)
+        self.assertIn("no complete step", result.stderr)
+        self.assertFalse(os.path.exists(path))
+        self.assertIn("rank  process", result.stdout)  # what there is is shown all the same
+
+
+class WritingTest(ReportFilesCase):
+    def test_all_at_once_and_the_table(self):
+        self.sample("prealloc", 0, 1)
+        paths = {kind: os.path.join(self.folder, kind) for kind in ("html", "trace", "plan")}
+        result = self.report(*[word for kind, path in paths.items() for word in (f"--{kind}", path)], self.reports_dir)
+        self.assert_success(result)
+        plain = self.report(self.reports_dir).stdout
+        self.assertTrue(result.stdout.startswith(plain))
+        self.assertEqual(result.stdout[len(plain):],
+                         "".join(f"{what} written to {paths[kind]}.\n" for kind, what in (("html", "Page"), ("trace", "Trace"), ("plan", "Plan"))))
+
+    def test_nothing_is_half_written(self):
+        self.sample("prealloc", 0)
+        for kind in ("html", "trace", "plan"):
+            with self.subTest(kind):
+                result = self.report(f"--{kind}", os.path.join(self.folder, "no", "such"), self.reports_dir)
+                self.assertEqual(result.returncode, 1)
+                self.assert_one_line(result.stderr)
+                self.assertIn("No such file or directory", result.stderr)
+                result = self.report(f"--{kind}", "/dev/full", self.reports_dir)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn("No space left on device", result.stderr)
+                if kind == "plan":
+                    continue
+                target = os.path.join(self.folder, "kept")
+                with open(target, "w") as file:
+                    file.write("as it was")
+                result = subprocess.run(["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", RECVPOOL, "report", f"--{kind}", target, self.reports_dir],
+                                        capture_output=True, text=True, preexec_fn=ignore_file_size_signal)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                with open(target) as file:
+                    self.assertEqual(file.read(), "as it was")
+                self.assertEqual([name for name in os.listdir(self.folder) if "tmp" in name], [])
+
+    def test_a_link_stays_a_link(self):
+        self.sample("prealloc", 0)
+        os.symlink("target.html", os.path.join(self.folder, "link.html"))
+        for _ in range(2):
+            with open(os.path.join(self.folder, "target.html"), "w"):
+                pass
+            self.assert_success(self.report("--html", os.path.join(self.folder, "link.html"), self.reports_dir))
+            self.assertTrue(os.path.islink(os.path.join(self.folder, "link.html")))
+            self.assertGreater(os.path.getsize(os.path.join(self.folder, "target.html")), 1000)
+
+    def test_wrong_options(self):
+        for arguments in (["--trace-lifetimes", "many"], ["--trace-lifetimes", "-1"], ["--html"], ["--trace-lifetimes", "99999999999"]):
+            result = self.report(*arguments)
+            self.assertEqual(result.returncode, 2)
+            self.assert_one_line(result.stderr)
+
+
+def ignore_file_size_signal():
+    import signal
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
