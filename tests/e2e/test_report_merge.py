@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import random
 import socket
 import subprocess
@@ -349,3 +350,53 @@ class HostileTest(MergeCase):
                                   (["--json", self.reports_dir], 0), (["--no-such"], 2)):
             with self.subTest(arguments):
                 self.assertEqual(self.report(*arguments).returncode, status)
+
+
+class TerminalTest(MergeCase):
+    """What a person at a terminal sees, and a pipe does not."""
+
+    def on_terminal(self, *arguments, **environment):
+        """Output and exit status with stdout and stderr on one pseudo-terminal."""
+        master, slave = pty.openpty()
+        process = subprocess.Popen([RECVPOOL, "report", *arguments], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+                                   env=clean_environment(**{"TERM": "xterm", "NO_COLOR": None, **environment}))
+        os.close(slave)
+        seen = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # nobody has it open any more
+                part = b""
+            if not part:
+                break
+            seen += part
+        os.close(master)
+        return seen.decode(), process.wait(support.TIMEOUT_SECONDS)
+
+    def test_colour(self):
+        self.put("good.json", pid=7)
+        bold = "\x1b[1m=> "
+        for arguments, environment, wanted in (([], {}, True), (["--color=never"], {}, False), ([], {"NO_COLOR": "1"}, False),
+                                               ([], {"NO_COLOR": ""}, True), ([], {"TERM": "dumb"}, False), (["--color=auto"], {}, True),
+                                               (["--color"], {"NO_COLOR": "1"}, True), (["--color=always"], {"NO_COLOR": "1"}, True)):
+            with self.subTest(arguments=arguments, environment=environment):
+                seen, status = self.on_terminal(*arguments, self.reports_dir, **environment)
+                self.assertEqual((bold in seen, status), (wanted, 0))
+        self.assertNotIn("\x1b", self.report(self.reports_dir).stdout)
+        self.assertIn(bold, self.report("--color=always", self.reports_dir).stdout)
+        result = self.report("--color=sometimes", self.reports_dir)
+        self.assertEqual(result.returncode, 2)
+        self.assert_one_line(result.stderr)
+
+    def test_violations_are_red(self):
+        self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), self.reports_dir, "0", "violated"]))
+        self.assertIn("\x1b[1;31m=> ", self.report("--color=always", self.reports_dir).stdout)
+
+    def test_progress(self):
+        for rank in range(400):
+            self.put(f"{rank:03}.json", rank=rank, pid=rank + 1)
+        seen, status = self.on_terminal(self.reports_dir)
+        self.assertEqual(status, 0)
+        self.assertIn("\r\x1b[K", seen)  # whatever was shown has been taken back
+        self.assertLess(seen.index("\x1b[K"), seen.index("rank "))
+        self.assertEqual(self.report(self.reports_dir).stderr, "")
