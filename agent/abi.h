@@ -5,13 +5,31 @@
 #ifndef RP_AGENT_ABI_H
 #define RP_AGENT_ABI_H
 
+#include <stddef.h>
+
 /** dim3 */
 struct rp_abi_dim3 {
   unsigned x, y, z;
 };
 
+/** cudaPitchedPtr */
+struct rp_abi_pitched {
+  void *memory;
+  size_t pitch, row_bytes, rows;
+};
+
+/** cudaExtent */
+struct rp_abi_extent {
+  size_t width, height, depth;
+};
+
 /** CUipcEventHandle, cudaIpcEventHandle_t */
 struct rp_abi_ipc_event {
+  char reserved[64];
+};
+
+/** CUipcMemHandle, cudaIpcMemHandle_t */
+struct rp_abi_ipc_memory {
   char reserved[64];
 };
 
@@ -33,12 +51,15 @@ struct rp_abi_pointer {
 #define RP_ABI_POINTER_BUFFER_ID 7
 #define RP_ABI_POINTER_RANGE_START 11
 #define RP_ABI_POINTER_RANGE_SIZE 12
+#define RP_ABI_POINTER_MAPPING_SIZE 18
 #define RP_ABI_POINTER_MAPPING_BASE 19
 #define RP_ABI_POINTER_BLOCK_ID 20
 
 #define RP_ABI_SUCCESS 0
-#define RP_ABI_INVALID_VALUE 1 /**< cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE */
-#define RP_ABI_OUT_OF_MEMORY 2 /**< cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY */
+#define RP_ABI_INVALID_VALUE 1   /**< cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE */
+#define RP_ABI_OUT_OF_MEMORY 2   /**< cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY */
+#define RP_ABI_OTHER_CONTEXT 201 /**< cudaErrorDeviceUninitialized, CUDA_ERROR_INVALID_CONTEXT */
+#define RP_ABI_MAP_FAILED 205    /**< cudaErrorMapBufferObjectFailed, CUDA_ERROR_MAP_FAILED */
 #define RP_ABI_NCCL_SYSTEM_ERROR 2
 #define RP_ABI_NCCL_IN_PROGRESS 7 /**< ncclInProgress: a non-blocking communicator goes on by itself */
 

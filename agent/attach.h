@@ -28,6 +28,7 @@ struct rp_attach_arguments {
   double duration_seconds; /**< 0: until the processes end, or Ctrl-C */
   double interval_seconds; /**< of what is shown; 0: by what stdout is */
   char report_dir[4096];   /**< "": no files are written */
+  const char *trace;       /**< file for trace events; NULL: none */
 };
 
 /** What is kept beside a target: read while the process lives. */

@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/cmd_report_output.h"
+#include "agent/cmd_report_trace.h"
 #include "agent/config.h"
 
 #define TERMINAL_INTERVAL_SECONDS 1.0
@@ -19,14 +21,23 @@
 #define POLL_MS 100
 
 static const struct option options[] = {
-    {"pid", required_argument, NULL, 'p'},      {"comm", required_argument, NULL, 'c'},
-    {"cgroup", required_argument, NULL, 'g'},   {"all", no_argument, NULL, 'a'},
-    {"duration", required_argument, NULL, 'd'}, {"json", no_argument, NULL, 'j'},
-    {"interval", required_argument, NULL, 'i'}, {"report-dir", required_argument, NULL, 'r'},
-    {"launches", no_argument, NULL, 'l'},       {"min-bytes", required_argument, NULL, 'b'},
-    {"slack", required_argument, NULL, 's'},    {"buffer", required_argument, NULL, 'B'},
-    {"links", required_argument, NULL, 'L'},    {"calls", no_argument, NULL, 'C'},
-    {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+    {"pid", required_argument, NULL, 'p'},
+    {"comm", required_argument, NULL, 'c'},
+    {"cgroup", required_argument, NULL, 'g'},
+    {"all", no_argument, NULL, 'a'},
+    {"duration", required_argument, NULL, 'd'},
+    {"json", no_argument, NULL, 'j'},
+    {"interval", required_argument, NULL, 'i'},
+    {"report-dir", required_argument, NULL, 'r'},
+    {"launches", no_argument, NULL, 'l'},
+    {"min-bytes", required_argument, NULL, 'b'},
+    {"slack", required_argument, NULL, 's'},
+    {"buffer", required_argument, NULL, 'B'},
+    {"links", required_argument, NULL, 'L'},
+    {"calls", no_argument, NULL, 'C'},
+    {"trace", required_argument, NULL, 't'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
 };
 
 static int print_help(void) {
@@ -40,6 +51,7 @@ static int print_help(void) {
         "  --duration TIME    end after 30s, 5m, 1h ... [until the processes end]\n"
         "  --json             nothing but one JSON document on stdout, as from recvpool report --json\n"
         "  --report-dir DIR   also write one report per process there\n"
+        "  --trace FILE       also write the last complete step as trace events, for ui.perfetto.dev\n"
         "  --launches         follow what kernels and copies read: exact where NCCL's calls alone give an\n"
         "                     estimate, for a microsecond more per launch\n"
         "  --interval TIME    how often to show how things stand [1s on a terminal, else 5s]\n"
@@ -116,6 +128,9 @@ static bool set_option(struct rp_attach_arguments *a, struct rp_config *config, 
     return value[0] && strlen(value) <= 15;
   case 'g':
     a->observer.cgroup = value;
+    return true;
+  case 't':
+    a->trace = value;
     return true;
   case 'd':
     snprintf(message, size, "must be a time such as 30s, 500ms or 5m");
@@ -240,13 +255,16 @@ static void observe(struct rp_observer *observer, const struct rp_attach_argumen
     if (now - shown < interval) continue;
     (void)write_files(observer, a);
     if (!a->json && !a->observer.calls) rp_attach_show(observer, a, terminal, now - begin);
+    if (fflush(stdout) != 0 || ferror(stdout)) break; /* nobody reads it any more */
     shown = now;
   }
 }
 
 static void started(void *context, struct rp_target *target) {
   (void)context;
-  target->user = rp_attach_identify(target);
+  const struct rp_attach_process *process = target->user = rp_attach_identify(target);
+  if (process && target->joined_late && process->info.rank >= 0)
+    rp_tracker_assume_rank(target->tracker, process->info.rank);
 }
 
 static void freed(void *context, struct rp_target *target) {
@@ -273,7 +291,16 @@ static int print_json(const struct rp_observer *observer, struct rp_read_set *se
   return own && rp_report_write_json(set, "observer", own, stdout) ? 0 : RP_EXIT_FAILURE;
 }
 
-static int report(struct rp_observer *observer, const struct rp_attach_arguments *a) {
+static int write_trace(struct rp_read_set *set, const struct rp_attach_arguments *a,
+                       struct rp__output *trace) {
+  if (!a->trace) return 0;
+  if (rp__output_end(trace, rp__report_write_trace(set, RP_TRACE_LIFETIMES, trace->file))) return 0;
+  rp_cmd_error("attach", "cannot write %s: %s", a->trace, strerror(errno));
+  return RP_EXIT_FAILURE;
+}
+
+static int report(struct rp_observer *observer, const struct rp_attach_arguments *a,
+                  struct rp__output *trace) {
   struct rp_read_set set;
   const struct rp_target *target;
   int status = 0;
@@ -288,6 +315,7 @@ static int report(struct rp_observer *observer, const struct rp_attach_arguments
   rp_status collected = rp_attach_collect(observer, a, &set);
   if (collected != RP_OK) {
     rp_cmd_error("attach", "%s", rp_status_text(collected));
+    if (a->trace) (void)rp__output_end(trace, false);
     return RP_EXIT_FAILURE;
   }
   status |= write_files(observer, a);
@@ -301,8 +329,23 @@ static int report(struct rp_observer *observer, const struct rp_attach_arguments
     rp_cmd_error("attach", "cannot write to stdout");
     status = RP_EXIT_FAILURE;
   }
+  status |= write_trace(&set, a, trace);
   rp_read_fini(&set);
   return status;
+}
+
+/* From an observer that observes to its end. What cannot be written is known before anything is observed. */
+static int run(struct rp_observer *observer, const struct rp_attach_arguments *a) {
+  struct rp__output trace;
+  if (a->trace && !rp__output_begin(&trace, a->trace)) {
+    rp_cmd_error("attach", "cannot write %s: %s", a->trace, strerror(errno));
+    return RP_EXIT_FAILURE;
+  }
+  catch_signals();
+  announce(observer);
+  observe(observer, a);
+  rp_observer_stop(observer);
+  return report(observer, a, &trace);
 }
 
 int rp_cmd_attach(int argc, char **argv) {
@@ -322,11 +365,7 @@ int rp_cmd_attach(int argc, char **argv) {
       free(log);
       status = opened == RP_ERROR_UNAVAILABLE ? RP_EXIT_UNAVAILABLE : RP_EXIT_FAILURE;
     } else {
-      catch_signals();
-      announce(observer);
-      observe(observer, a);
-      rp_observer_stop(observer);
-      status = report(observer, a);
+      status = run(observer, a);
       rp_observer_close(observer);
     }
   }

@@ -46,7 +46,8 @@ static DIR *open_folder(const struct rp_attach_process *process) {
   return out;
 }
 
-/* The newest report of the process; NULL if there is none. */
+/* The newest report of the process; NULL if there is none. A process that becomes another program keeps its
+ * id: reports that began before or after it are of others. */
 static json_t *read_report(const struct rp_target *target) {
   const struct rp_attach_process *process = target->user;
   DIR *folder = open_folder(process);
@@ -55,7 +56,8 @@ static json_t *read_report(const struct rp_target *target) {
   if (!folder) return NULL;
   for (const struct dirent *entry; (entry = readdir(folder));) {
     uint64_t start = start_in_name(entry->d_name, target->process.inner_pid);
-    if (start <= newest) continue;
+    bool others = start < target->started_ns || (target->ended_ns && start > target->ended_ns);
+    if (start <= newest || others) continue;
     newest = start;
     snprintf(name, sizeof name, "%s", entry->d_name);
   }

@@ -83,6 +83,7 @@ static void warn_of_missing_nccl(struct warnings *warnings, const struct rp_targ
 static void collect_warnings(struct warnings *warnings, const struct rp_observer *observer,
                              const struct rp_target *target, uint64_t lost) {
   const struct rp_libraries *libraries = rp_observer_libraries(observer);
+  const struct rp_attach_process *process = target->user;
   if (lost)
     warn(warnings, "%llu events found no room in the buffer: the numbers are too small (--buffer gives more)",
          (unsigned long long)lost);
@@ -93,8 +94,10 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
   else if (!target->sequence && now_ns() - target->started_ns > QUIET_NS)
     warn(warnings, "no call was seen in %.0f s", (double)(now_ns() - target->started_ns) / 1e9);
   else if (target->joined_late)
-    warn(warnings, "the process ran before it was observed: allocations made before are not known");
-  const struct rp_attach_process *process = target->user;
+    warn(warnings,
+         "the process ran before it was observed: allocations made before are not known, and which "
+         "peer sends activations is told by %s",
+         process && process->info.rank >= 0 ? "the order of ranks" : "the longest pause between transfers");
   if (process && process->differences) warn(warnings, "cross-check failed: %s", process->difference);
   if (target->process.inner_pid != target->process.pid)
     warn(warnings, "inside its container the process has id %ld", (long)target->process.inner_pid);

@@ -75,10 +75,14 @@ static void take_life(struct life *out, const json_t *channel, size_t channel_in
   out->posted_ns = moment_of(json, "posted_monotonic_ns", 0);
   out->used = rp__count_of(json, "first_access_monotonic_ns") > 0;
   out->first_ns = moment_of(json, "first_access_monotonic_ns", out->posted_ns);
-  out->last_ns = moment_of(json, "last_access_monotonic_ns", out->first_ns);
+  /* Where accesses were not seen, the answering send tells how long it was in use. */
+  bool answered = !out->used && strcmp(rp__text_of(json, "release_evidence", ""), "answering_send") == 0;
+  out->last_ns =
+      moment_of(json, answered ? "released_monotonic_ns" : "last_access_monotonic_ns", out->first_ns);
   out->released_ns = moment_of(json, "released_monotonic_ns", out->last_ns);
   out->post_sequence = rp__count_of(json, "posted_sequence");
-  out->last_sequence = rp__count_of(json, "last_access_sequence");
+  out->last_sequence = rp__count_of(json, answered ? "released_sequence" : "last_access_sequence");
+  if (out->last_sequence < out->post_sequence) out->last_sequence = out->post_sequence;
   out->bytes = rp__count_of(channel, "buffer_bytes");
   if (out->bytes > MOST_BYTES) out->bytes = MOST_BYTES;
   out->gradient = strcmp(rp__text_of(channel, "direction", ""), "gradient") == 0;

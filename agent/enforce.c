@@ -147,6 +147,7 @@ rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard
   if (!rp__enforce.order) return RP_ERROR_NO_MEMORY;
   if (!rp__enforce.shadow && plan_problem && plan_problem[0]) rp__refuse(NULL, "%s", plan_problem);
   rp_agent_set_listener(&listener);
+  if (!rp__enforce.shadow) rp_ordering_use_gate(rp__gate_enter);
   atomic_store_explicit(&rp_enforce_on_value, !rp__enforce.shadow && !rp__enforce.refused[0],
                         memory_order_release);
   return RP_OK;

@@ -65,6 +65,10 @@ bool rp_enforce_may_want(uint64_t bytes);
 /** False: the driver's own allocation is to be used. A context must be current. */
 bool rp_enforce_allocate(uint64_t bytes, uint64_t *address);
 
+/** The program's `function` is that of another library, at `path`, which has to see all memory: none of the
+ * process is shared, with that reason. */
+void rp_enforce_stand_aside(const char *function, const char *path);
+
 enum rp_enforce_freed {
   RP_ENFORCE_NOT_OURS = 0,
   RP_ENFORCE_FREED,
@@ -72,6 +76,14 @@ enum rp_enforce_freed {
 };
 /** Waits for the device as cudaFree does, then frees. */
 enum rp_enforce_freed rp_enforce_free(uint64_t address, uint64_t stream);
+
+extern _Atomic bool rp__enforce_late;
+void rp__enforce_free_late(void);
+/** Frees what the program gave to the driver by calls that are not interposed: the driver does not know it.
+ */
+static inline void rp_enforce_free_late(void) {
+  if (atomic_load_explicit(&rp__enforce_late, memory_order_relaxed)) rp__enforce_free_late();
+}
 
 /** A buffer of ours, for pointer queries. */
 struct rp_enforce_buffer {
@@ -84,6 +96,22 @@ bool rp_enforce_find(uint64_t address, struct rp_enforce_buffer *out);
 void rp_enforce_touch(uint64_t address);
 /** A range is about to be registered or exported (RP_POOL_FLAG_*). False: refuse. */
 bool rp_enforce_flag(uint64_t address, uint64_t bytes, uint32_t flag, uint32_t kind);
+
+#define RP_ENFORCE_HANDLE_BYTES 64 /**< of a cudaIpcMemHandle_t */
+enum rp_enforce_exported {
+  RP_ENFORCE_EXPORT_NOT_OURS = 0,
+  RP_ENFORCE_EXPORTED,
+  RP_ENFORCE_EXPORT_REFUSED, /**< ours, and no other process can have it; a warning says so */
+};
+/** Fills in a handle of ours for another process, where `address` is in a buffer of ours, which then keeps
+ * its memory for itself. Allocations of its size are the driver's own from then on. */
+enum rp_enforce_exported rp_enforce_export(uint64_t address, void *handle);
+/** False: the handle is the driver's. Else it is ours, of another process's rp_enforce_export, and *result is
+ * what the program is told. A context must be current. Also where nothing is enforced. */
+bool rp_enforce_import(const void *handle, uint64_t *address, int *result);
+/** The same for an address of rp_enforce_import. */
+bool rp_enforce_import_end(uint64_t address, int *result);
+
 /** The context, and all memory that came with it, is about to end; 0: the current one. */
 void rp_enforce_context_ends(uint64_t context);
 /** The same for the primary context of a device: about to end, or perhaps ended already. */

@@ -87,11 +87,8 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
                                  size_t count, uint64_t deadline_ns) {
   rp_status status = RP_ERROR_UNAVAILABLE;
   uint64_t now_ns = rp_now_ns(), until_ns = action->boundary ? now_ns + BOUNDARY_WAIT_NS : deadline_ns;
-  if (now_ns < until_ns) {
-    rp__gate_leave();
-    status = rp__idle_wait(idle, gaps, count, until_ns);
-    if (!rp__gate_enter()) return RP_ERROR_STATE;
-  }
+  if (now_ns < until_ns) status = rp__idle_wait(idle, gaps, count, until_ns);
+  if (status == RP_ERROR_STATE) return status; /* not inside the gate any more */
   if (status == RP_OK) rp_guard_idle_reached(device->guard, action);
   if (status == RP_OK) return RP_ERROR_BUSY;
   if (!action->boundary) return refuse("the work that uses its buffer does not end", status);
@@ -207,9 +204,8 @@ static void strict_one(struct rp__device *device, const struct rp_order_site *si
   rp_guard_strict_prepare(device->guard, site, &action);
   if (action.next == RP_GUARD_GO) return;
   if (!rp__idle_known(&idle, action.idle, action.idle_count)) {
-    rp__gate_leave();
     rp_status status = rp__idle_wait(&idle, action.idle, action.idle_count, rp_now_ns() + BOUNDARY_WAIT_NS);
-    if (!rp__gate_enter()) return;
+    if (status == RP_ERROR_STATE) return;
     if (status == RP_OK) rp_guard_idle_reached(device->guard, &action);
   }
   rp__gate_act();

@@ -136,6 +136,7 @@ void rp__seen(const struct rp_work *work) {
 void rp__other_memory(uint64_t address, uint64_t bytes, int device) {
   for (int d = 0; bytes && !rp__enforce.shadow && !rp__gate_acting() && d < RP_ENFORCE_DEVICES; d++)
     if (rp__enforce.devices[d].guard) rp_guard_address_reused(rp__enforce.devices[d].guard, address, bytes);
+  if (bytes == 0 && !rp__enforce.shadow) rp__freed_elsewhere(address);
   if (!rp__enforce.shadow) return;
   for (int d = 0; bytes == 0 && d < RP_ENFORCE_DEVICES; d++)
     if (rp__enforce.devices[d].guard) rp_guard_shadow_free(rp__enforce.devices[d].guard, address);

@@ -57,23 +57,6 @@ static struct rp_order_site site_of(const struct rp_order_gap *gap, uint64_t str
   return (struct rp_order_site){.context = gap->context, .stream = stream, .thread = rp_ordering_thread()};
 }
 
-/* Outside of the lock. 0 where the order cannot be told: then it makes none. */
-static rp_order_call begin(enum rp_order_kind kind, const struct rp_order_site *site, uint64_t object) {
-  if (!rp_agent_lock()) return 0;
-  rp_order_call call = rp_order_begin(rp__enforce.order, kind, site, object);
-  rp_agent_unlock();
-  return call;
-}
-
-static void end(rp_order_call call, bool succeeded) {
-  if (!rp_agent_lock()) return;
-  if (succeeded)
-    rp_order_end(rp__enforce.order, call);
-  else
-    rp_order_cancel(rp__enforce.order, call);
-  rp_agent_unlock();
-}
-
 static void tell_done(uint64_t event, bool complete) {
   if (!rp_agent_lock()) return;
   if (complete) rp_order_sync_event(rp__enforce.order, rp_ordering_thread(), event);
@@ -86,15 +69,24 @@ struct mark {
   rp_order_token token;
 };
 
+/* While acting, so that nobody destroys the stream meanwhile; with the lock, which is given up for the
+ * driver. */
 static rp_status make_mark(const struct rp_order_gap *gap, struct mark *out) {
+  struct rp_order *order = rp__enforce.order;
   uint64_t stream = stream_of_mark(gap);
   struct rp_order_site site = site_of(gap, stream);
   out->event = new_event();
   out->token = gap->token;
-  rp_order_call record = begin(RP_ORDER_RECORD, &site, out->event);
+  rp_order_call record = rp_order_begin(order, RP_ORDER_RECORD, &site, out->event);
+  rp_agent_unlock();
   rp_status status = rp_device_mark(gap->context, stream, &out->mark);
-  end(record, status == RP_OK);
-  if (status != RP_OK) tell_done(out->event, false);
+  (void)rp_agent_lock();
+  if (status == RP_OK) {
+    rp_order_end(order, record);
+  } else {
+    rp_order_cancel(order, record);
+    rp_order_event_destroy(order, out->event);
+  }
   return status;
 }
 
@@ -126,48 +118,82 @@ static rp_status wait_for_marks(struct rp__idle *idle, struct mark *marks, size_
 
 /* ---- whole contexts ---- */
 
-static uint64_t activity_now(void) {
-  if (!rp_agent_lock()) return UINT64_MAX;
-  uint64_t now = rp__activity();
-  rp_agent_unlock();
-  return now;
-}
-
-static rp_status wait_for_context(struct rp__idle *idle, uint64_t context, uint64_t until_ns) {
+/* With the gate open. `before` is what had been launched when the wait was decided on. */
+static rp_status wait_for_context(struct rp__idle *idle, uint64_t context, uint64_t before,
+                                  uint64_t until_ns) {
   if (context == 0) context = rp_device_current_context();
   const struct rp_order_site site = {.context = context, .thread = rp_ordering_thread()};
-  uint64_t before = activity_now();
-  rp_order_call call = begin(RP_ORDER_SYNC_CONTEXT, &site, 0);
+  if (!rp_agent_lock()) return RP_ERROR_STATE;
+  rp_order_call call = rp_order_begin(rp__enforce.order, RP_ORDER_SYNC_CONTEXT, &site, 0);
+  rp_agent_unlock();
   rp_status status = rp__context_wait(context, until_ns);
-  end(call, status == RP_OK);
+  if (!rp_agent_lock()) return RP_ERROR_STATE;
+  if (status == RP_OK)
+    rp_order_end(rp__enforce.order, call);
+  else
+    rp_order_cancel(rp__enforce.order, call);
+  rp_agent_unlock();
   if (status != RP_OK) return status;
   idle->everything = true;
   idle->activity = before;
   return RP_OK;
 }
 
-/* Makes the mark that tells when the gap is closed, or waits for all of the gap's context. */
-static rp_status close_gap(struct rp__idle *idle, const struct rp_order_gap *gap, struct mark *mark,
-                           uint64_t until_ns, bool *marked) {
-  *marked = !rp__waits_for_host(gap) && !idle->host_only && make_mark(gap, mark) == RP_OK;
-  return *marked ? RP_OK : wait_for_context(idle, gap->context, until_ns);
+/* ---- both ---- */
+
+/* What tells that the gaps are closed: marks, and contexts where there are none. */
+struct closing {
+  struct mark marks[RP_GUARD_ACTION_WAITS];
+  size_t mark_count;
+  uint64_t contexts[RP_GUARD_ACTION_WAITS]; /* 0: the current one */
+  size_t context_count;
+  uint64_t activity;
+};
+
+static void add_context(struct closing *closing, uint64_t context) {
+  for (size_t i = 0; i < closing->context_count; i++)
+    if (closing->contexts[i] == context) return;
+  closing->contexts[closing->context_count++] = context;
+}
+
+/* Inside the gate; acts. */
+static void begin_closing(const struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
+                          struct closing *out) {
+  out->mark_count = out->context_count = 0;
+  out->activity = rp__activity();
+  rp__gate_act();
+  for (size_t i = 0; i < count; i++) {
+    if (done(idle, gaps[i].token)) continue;
+    bool by_mark = !rp__waits_for_host(&gaps[i]) && !idle->host_only;
+    if (by_mark && make_mark(&gaps[i], &out->marks[out->mark_count]) == RP_OK)
+      out->mark_count++;
+    else
+      add_context(out, gaps[i].context);
+  }
+  rp__gate_acted();
+}
+
+/* With the gate open. */
+static rp_status wait_for_closing(struct rp__idle *idle, struct closing *closing, uint64_t until_ns) {
+  rp_status status = RP_OK;
+  uint8_t busy = rp_thread.busy;
+  rp_thread.busy = 1;
+  for (size_t i = 0; i < closing->context_count && status == RP_OK; i++)
+    status = wait_for_context(idle, closing->contexts[i], closing->activity, until_ns);
+  if (closing->context_count > 1) idle->everything = false; /* of several, none stands for all */
+  rp_status waited =
+      wait_for_marks(idle, closing->marks, closing->mark_count, status == RP_OK ? until_ns : 0);
+  rp_thread.busy = busy;
+  return status == RP_OK ? waited : status;
 }
 
 rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
                         uint64_t until_ns) {
-  struct mark marks[RP_GUARD_ACTION_WAITS];
-  size_t made = 0;
-  rp_status status = RP_OK;
-  uint8_t busy = rp_thread.busy;
-  rp_thread.busy = 1;
-  for (size_t i = 0; i < count && status == RP_OK; i++) {
-    bool marked = false;
-    if (!done(idle, gaps[i].token)) status = close_gap(idle, &gaps[i], &marks[made], until_ns, &marked);
-    if (marked) made++;
-  }
-  rp_status waited = wait_for_marks(idle, marks, made, status == RP_OK ? until_ns : 0);
-  rp_thread.busy = busy;
-  return status == RP_OK ? waited : status;
+  struct closing closing;
+  begin_closing(idle, gaps, count, &closing);
+  rp__gate_leave();
+  rp_status status = wait_for_closing(idle, &closing, until_ns);
+  return rp__gate_enter() ? status : RP_ERROR_STATE;
 }
 
 bool rp__waits_for_host(const struct rp_order_gap *gap) {

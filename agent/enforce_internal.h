@@ -19,11 +19,12 @@ struct rp__device {
   struct rp_guard *guard;          /**< NULL: none yet, or refused */
   struct rp_device_memory *memory; /**< NULL in observe mode */
   struct rp_backend driver;        /**< of `memory`; called without the lock */
-  uint64_t context;                /**< that the buffers belong to; written while acting */
+  uint64_t context;                /**< the primary one, that the buffers belong to; written while acting */
   bool tried;
-  bool planned;      /**< the guard has a plan */
-  uint32_t peers;    /**< bits: devices that may read this one's memory */
-  char refused[256]; /**< why not, "word: sentence" */
+  bool planned;       /**< the guard has a plan */
+  bool other_context; /**< a candidate was left to the driver, since its context is not the primary one */
+  uint32_t peers;     /**< bits: devices that may read this one's memory */
+  char refused[256];  /**< why not, "word: sentence" */
 };
 
 /** What is known from the start on; constant afterwards. */
@@ -78,6 +79,19 @@ struct rp__device *rp__device_of(uint64_t address);
 /** Notes why a device, or with NULL the process, does not enforce. Kept: the first reason. */
 void rp__refuse(struct rp__device *device, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/** Under the lock, from callbacks too: the driver is about to be given an address to free, by a call that is
+ * not interposed. */
+void rp__freed_elsewhere(uint64_t address);
+
+/* ---- other processes ---- */
+
+/** Whether an allocation of that size was exported. Takes no lock. */
+bool rp__export_seen(uint64_t bytes);
+/** Inside the gate: the buffer that begins there is about to be freed. */
+void rp__export_end(uint64_t begin);
+/** Inside the gate: all buffers of the device are. */
+void rp__exports_end(const struct rp__device *device);
+
 /* ---- asking a guard ---- */
 
 /** A receive, an access or a flag: how it is prepared and committed. */
@@ -119,8 +133,8 @@ struct rp__idle {
 };
 /** Under the lock: are all of them complete? */
 bool rp__idle_known(const struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count);
-/** Outside of the gate: waits for them, until then. RP_ERROR_BUSY: not in that time; RP_ERROR_UNAVAILABLE:
- * nothing can tell. */
+/** Inside the gate, which is open while it waits for them, until then. RP_ERROR_BUSY: not in that time;
+ * RP_ERROR_UNAVAILABLE: nothing can tell; RP_ERROR_STATE: and the gate could not be entered again. */
 rp_status rp__idle_wait(struct rp__idle *idle, const struct rp_order_gap *gaps, size_t count,
                         uint64_t until_ns);
 /** Waits for all work of a context, until then. RP_ERROR_BUSY: not in that time, or another wait that took

@@ -12,7 +12,7 @@
 /* ---- allocating ---- */
 
 bool rp_enforce_may_want(uint64_t bytes) {
-  return bytes >= rp__enforce.config.min_bytes;
+  return bytes >= rp__enforce.config.min_bytes && !rp__export_seen(bytes);
 }
 
 /* Whether receives come by here: only then may memory be left unbacked until one does. */
@@ -40,11 +40,16 @@ static struct rp__device *device_for(int ordinal, uint64_t bytes) {
   return rp__plan() && receives_are_gated(device) ? device : NULL;
 }
 
+/* Memory of the driver's virtual memory management belongs to no context, and does not end with one: only
+ * what is allocated in the primary context, of which there is one per device and of whose end we are told,
+ * may come from there. */
 bool rp_enforce_allocate(uint64_t bytes, uint64_t *address) {
   int ordinal = rp_driver_current_device();
   uint64_t context = rp_device_current_context();
+  bool primary = ordinal >= 0 && rp_device_is_primary(ordinal, context);
   if (ordinal < 0 || !rp__gate_enter()) return false;
-  struct rp__device *device = device_for(ordinal, bytes);
+  if (!primary && ordinal < RP_ENFORCE_DEVICES) rp__enforce.devices[ordinal].other_context = true;
+  struct rp__device *device = primary ? device_for(ordinal, bytes) : NULL;
   rp_status status = RP_ERROR_UNAVAILABLE;
   if (device) {
     rp__gate_act();
@@ -56,6 +61,16 @@ bool rp_enforce_allocate(uint64_t bytes, uint64_t *address) {
   }
   rp__gate_leave();
   return status == RP_OK;
+}
+
+void rp_enforce_stand_aside(const char *function, const char *path) {
+  const char *slash = strrchr(path, '/');
+  if (!rp__gate_enter()) return;
+  rp__refuse(NULL,
+             "allocator_interposed: %s is that of %.80s, which has to see every allocation; run the job "
+             "without it",
+             function, slash ? slash + 1 : path);
+  rp__gate_leave();
 }
 
 /* ---- freeing ---- */
@@ -84,6 +99,7 @@ static rp_status wait_for_device(const struct rp__device *device) {
 /* Inside the gate. */
 static void free_now(struct rp__device *device, uint64_t address) {
   rp_agent_note_memory(RP_EVENT_FREE, address, 0, device->ordinal);
+  rp__export_end(address);
   rp__gate_act();
   (void)rp_guard_free(device->guard, address);
   rp__gate_acted();
@@ -107,6 +123,38 @@ enum rp_enforce_freed rp_enforce_free(uint64_t address, uint64_t stream) {
     if (waited || !needs_idle) return RP_ENFORCE_FREED;
     if (wait_for_device(device) != RP_OK) return RP_ENFORCE_NOT_OURS; /* the driver says what is wrong */
   }
+}
+
+/* Buffers whose memory the program gave to the driver. What does not fit is kept until the context ends. */
+#define LATE_MOST 256
+_Atomic bool rp__enforce_late;
+static uint64_t late[LATE_MOST]; /* core lock */
+static size_t late_count;        /* core lock */
+
+void rp__freed_elsewhere(uint64_t address) {
+  const struct rp__device *device = rp__device_of(address);
+  uint64_t begin = 0;
+  if (!device || !rp_guard_owns(device->guard, address, &begin, NULL, NULL) || begin != address) return;
+  for (size_t i = 0; i < late_count; i++)
+    if (late[i] == address) return;
+  if (late_count < LATE_MOST) late[late_count++] = address;
+  atomic_store_explicit(&rp__enforce_late, true, memory_order_relaxed);
+}
+
+/* Who frees by such calls gets no more memory that he could not free. */
+void rp__enforce_free_late(void) {
+  uint64_t addresses[LATE_MOST];
+  if (!rp__gate_enter()) return;
+  size_t count = late_count;
+  memcpy(addresses, late, count * sizeof late[0]);
+  late_count = 0;
+  atomic_store_explicit(&rp__enforce_late, false, memory_order_relaxed);
+  rp__refuse(
+      NULL, "freed_elsewhere: shared memory was freed by a call that cannot be hooked (found by dlsym, or of "
+            "a library with a runtime of its own), which fails; no more is given out");
+  rp__gate_leave();
+  for (size_t i = 0; i < count; i++)
+    (void)rp_enforce_free(addresses[i], 0);
 }
 
 /* ---- questions ---- */
@@ -177,6 +225,7 @@ bool rp_enforce_flag(uint64_t address, uint64_t bytes, uint32_t flag, uint32_t k
 
 /* Inside the gate. */
 static void release_all(struct rp__device *device, bool alive) {
+  rp__exports_end(device);
   rp__gate_act();
   rp_guard_release_all(device->guard);
   rp_agent_unlock();
@@ -204,8 +253,6 @@ void rp_enforce_context_ends(uint64_t context) {
   rp__gate_leave();
 }
 
-/* Which context is the primary one is not told: buffers of another context of the device are released too,
- * and so none is kept that is gone. */
 void rp_enforce_primary_ends(int ordinal, bool ended) {
   if (ordinal < 0 || ordinal >= RP_ENFORCE_DEVICES || (ended && rp_device_primary_alive(ordinal))) return;
   struct rp__device *device = &rp__enforce.devices[ordinal];

@@ -169,7 +169,8 @@ static rp_status place_tensor(struct builder *b, size_t number, const struct rp_
                                         .source = r->source,
                                         .begin = r->begin,
                                         .end = r->end,
-                                        .accesses = r->accesses};
+                                        .accesses = r->accesses,
+                                        .readers = r->readers};
   if (place + 1 == same_size) own->placed++;
   return RP_OK;
 }

@@ -44,10 +44,15 @@ bool rp_enforce_active(uint64_t *steps) {
   return active;
 }
 
+static const char other_context[] = "other_context: the program allocates in a context of its own making; "
+                                    "only memory of the device's primary "
+                                    "context, the one that the CUDA runtime uses, is shared";
+
 /* Inside the gate. */
 static rp_status collect_device(const struct rp__device *device, struct rp_enforce_device *out) {
-  out->ordinal = device->ordinal;
-  (void)snprintf(out->refused, sizeof out->refused, "%s", device->refused);
+  out->ordinal = (int)(device - rp__enforce.devices);
+  bool elsewhere = !device->guard && device->other_context && !device->refused[0];
+  (void)snprintf(out->refused, sizeof out->refused, "%s", elsewhere ? other_context : device->refused);
   if (device->memory) rp_device_memory_info(device->memory, &out->memory);
   return device->guard ? rp_guard_report(device->guard, &out->guard) : RP_OK;
 }
@@ -59,7 +64,7 @@ bool rp_enforce_collect(struct rp_enforce_report *out) {
   out->shadow = rp__enforce.shadow;
   (void)snprintf(out->refused, sizeof out->refused, "%s", rp__enforce.refused);
   for (int i = 0; i < RP_ENFORCE_DEVICES && status == RP_OK; i++)
-    if (rp__enforce.devices[i].tried)
+    if (rp__enforce.devices[i].tried || rp__enforce.devices[i].other_context)
       status = collect_device(&rp__enforce.devices[i], &out->devices[out->device_count++]);
   rp_agent_unlock(); /* the report does not end the process */
   if (status != RP_OK) rp_enforce_report_fini(out);

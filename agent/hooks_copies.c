@@ -9,7 +9,7 @@
 #include "agent/hooks_work.h"
 #include "agent/state.h"
 
-static void take_op(struct rp_hook_work *call, const struct rp_cuda_op *op, bool waits) {
+void rp__take_op(struct rp_hook_work *call, const struct rp_cuda_op *op, bool waits) {
   if (!rp_hook_work_tells(call)) return;
   const struct rp_cuda_work order = {.kind = waits ? RP_CUDA_COPY_SYNC : RP_CUDA_LAUNCH,
                                      .stream = op->stream,
@@ -29,13 +29,13 @@ static void take_copy(struct rp_hook_work *call, bool waits, const void *to, uin
                                 .source = (uint64_t)(uintptr_t)from,
                                 .source_bytes = from_bytes,
                                 .stream = stream};
-  take_op(call, &op, waits);
+  rp__take_op(call, &op, waits);
 }
 
 static void take_memset(struct rp_hook_work *call, const void *to, uint64_t bytes, uint64_t stream) {
   const struct rp_cuda_op op = {
       .kind = RP_EVENT_MEMSET, .address = (uint64_t)(uintptr_t)to, .bytes = bytes, .stream = stream};
-  take_op(call, &op, false);
+  rp__take_op(call, &op, false);
 }
 
 static uint64_t span(uint64_t pitch, uint64_t width, uint64_t height) {

@@ -1,7 +1,6 @@
 /* Allocations and frees, of the runtime and of the driver. An allocation is told after the call and only if
  * it succeeded, a free before it. While one of these is in the call stack, CUPTI's view of it is left aside.
  * Where buffers share memory, candidates come from the pools and the driver is not asked. */
-#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -37,23 +36,34 @@ static bool asks(void) {
   return rp_enforce_on() && rp_call_is_programs(RP_CALL_ALLOC);
 }
 
-/* ---- pools: allocating ---- */
+/* ---- pools: whose calls they are ---- */
 
-/* The runtime makes its context when it is first needed; freeing nothing is the documented way to ask for it.
- */
-static void make_context(void *malloc_function) {
-  static _Atomic(void *) found;
-  void *function = atomic_load_explicit(&found, memory_order_relaxed);
-  Dl_info info;
-  if (rp_driver_current_device() >= 0) return;
-  if (!function && dladdr(malloc_function, &info) && info.dli_fname) {
-    void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    function = handle ? dlsym(handle, "cudaFree") : NULL;
-    if (handle) (void)dlclose(handle);
-    atomic_store_explicit(&found, function, memory_order_relaxed);
-  }
-  if (function) (void)((int (*)(void *))function)(NULL);
+static int (*_Atomic real_cudaMalloc)(void **, size_t);
+static int (*_Atomic real_cudaFree)(void *);
+static int (*_Atomic real_cuMemAlloc_v2)(uint64_t *, size_t);
+static int (*_Atomic real_cuMemFree_v2)(uint64_t);
+
+static bool usurped(void *function, const char *name, const char *library) {
+  const char *by = rp_hook_usurper(function, name, library);
+  if (by) rp_enforce_stand_aside(name, by);
+  return by != NULL;
 }
+
+/* Somebody may stand between the program and the library, and count what is allocated: then he must see all
+ * of it, and nothing is pooled. Looked at again whenever modules were loaded. */
+static bool between(bool runtime) {
+  static _Atomic uint64_t looked[2]; /* one more than the number of changes */
+  uint64_t now = rp_interpose_module_changes() + 1;
+  if (atomic_load_explicit(&looked[runtime], memory_order_relaxed) == now) return false;
+  bool found = runtime ? usurped((void *)real_cudaMalloc, "cudaMalloc", "libcudart.so") ||
+                             usurped((void *)real_cudaFree, "cudaFree", "libcudart.so")
+                       : usurped((void *)real_cuMemAlloc_v2, "cuMemAlloc_v2", "libcuda.so") ||
+                             usurped((void *)real_cuMemFree_v2, "cuMemFree_v2", "libcuda.so");
+  if (!found) atomic_store_explicit(&looked[runtime], now, memory_order_relaxed);
+  return found;
+}
+
+/* ---- pools: allocating ---- */
 
 /* True: *out is memory of a pool. `runtime` is cudaMalloc itself, NULL for the driver's call. */
 static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
@@ -61,8 +71,9 @@ static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
   bool taken = false;
   if (asks() && out && rp_enforce_may_want(bytes)) {
     if (tells) rp_hook_look_for_modules();
-    if (runtime) make_context(runtime);
-    taken = rp_enforce_allocate(bytes, out);
+    rp_enforce_free_late();
+    if (runtime) rp_hook_make_context(runtime);
+    taken = !between(runtime != NULL) && rp_enforce_allocate(bytes, out);
     if (taken && tells) rp_request_driver_initialised(); /* without CUPTI nobody else says so */
   }
   rp_cost_end(started);
@@ -88,24 +99,24 @@ static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
 
 /* ---- pools: freeing ---- */
 
-/* True: the address is, or was, a pool's; *result is what the program gets. */
-static bool to_pool(uint64_t address, uint64_t stream, int *result) {
-  if (!address || !asks()) return false;
+/* What is to be done about a free. Of what was a pool's and is freed twice the driver knows nothing: it
+ * answers, and the runtime keeps the error, as without us. */
+static enum rp_enforce_freed to_pool(uint64_t address, uint64_t stream) {
+  if (!address || !asks()) return RP_ENFORCE_NOT_OURS;
   uint64_t started = rp_cost_begin();
+  rp_enforce_free_late();
   enum rp_enforce_freed freed = rp_enforce_free(address, stream);
   rp_cost_end(started);
-  *result = freed == RP_ENFORCE_FREED ? RP_ABI_SUCCESS : RP_ABI_INVALID_VALUE;
-  return freed != RP_ENFORCE_NOT_OURS;
+  return freed;
 }
 
 #define RELEASE(name, parameters, arguments, address, stream, api)                                           \
   RP_HOOK(int, name, parameters) {                                                                           \
     bool ours = rp_call_begin(RP_CALL_ALLOC);                                                                \
-    int result;                                                                                              \
-    if (!to_pool((uint64_t)(uintptr_t)(address), (stream), &result)) {                                       \
-      if (ours) tell(RP_EVENT_FREE, (uint64_t)(uintptr_t)(address), 0, (stream), (api));                     \
-      result = real_##name arguments;                                                                        \
-    }                                                                                                        \
+    enum rp_enforce_freed freed = to_pool((uint64_t)(uintptr_t)(address), (stream));                         \
+    if (ours && freed == RP_ENFORCE_NOT_OURS)                                                                \
+      tell(RP_EVENT_FREE, (uint64_t)(uintptr_t)(address), 0, (stream), (api));                               \
+    int result = freed == RP_ENFORCE_FREED ? RP_ABI_SUCCESS : real_##name arguments;                         \
     rp_call_end(RP_CALL_ALLOC);                                                                              \
     return result;                                                                                           \
   }

@@ -104,6 +104,20 @@ GROUP(pncclGroupStart, 1)
 GROUP(ncclGroupEnd, 0)
 GROUP(pncclGroupEnd, 0)
 
+/* Ends the group without launching any of it; NCCL takes it for a plain end where there is nowhere to write
+ * to. */
+#define SIMULATE(name)                                                                                       \
+  RP_HOOK(int, name, (void *info)) {                                                                         \
+    bool tells = rp_call_begin(RP_CALL_NCCL);                                                                \
+    bool outermost = rp_call_is_programs(RP_CALL_NCCL) && end_group(tells);                                  \
+    int result = real_##name(info);                                                                          \
+    if (outermost) rp_enforce_group_end(!info && result == RP_ABI_SUCCESS);                                  \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
+  }
+SIMULATE(ncclGroupSimulateEnd)
+SIMULATE(pncclGroupSimulateEnd)
+
 /* ---- communicators ---- */
 
 static bool succeeded(int result) {
@@ -288,6 +302,8 @@ const struct rp_hook rp_hooks_nccl[] = {
     RP_HOOK_ENTRY(pncclGroupStart),
     RP_HOOK_ENTRY(ncclGroupEnd),
     RP_HOOK_ENTRY(pncclGroupEnd),
+    RP_HOOK_ENTRY(ncclGroupSimulateEnd),
+    RP_HOOK_ENTRY(pncclGroupSimulateEnd),
     RP_HOOK_ENTRY(ncclCommInitRank),
     RP_HOOK_ENTRY(pncclCommInitRank),
     RP_HOOK_ENTRY(ncclCommInitRankConfig),

@@ -7,6 +7,7 @@
 
 #include "agent/abi.h"
 #include "agent/hooks.h"
+#include "agent/hooks_graphs.h"
 #include "agent/ordering.h"
 
 #define HANDLE(pointer) ((uint64_t)(uintptr_t)(pointer))
@@ -169,29 +170,41 @@ FOREIGN(cudaGraphExecEventRecordNodeSetEvent, (void *graph, void *node, void *ev
         HANDLE(event))
 FOREIGN(cuGraphExecEventRecordNodeSetEvent, (void *graph, void *node, void *event), (graph, node, event),
         HANDLE(event))
+/* A node of any kind: the event that it records, and what it names is held. */
+static uint64_t driver_node(const void *params) {
+  rp__hold_driver_node(params);
+  return rp_driver_node_event(params);
+}
+
+static uint64_t runtime_node(const void *params, void *function) {
+  rp__hold_runtime_node(params, function);
+  return rp_runtime_node_event(params);
+}
+
 FOREIGN(cuGraphAddNode, (void **node, void *graph, const void *nodes, size_t count, void *params),
-        (node, graph, nodes, count, params), rp_driver_node_event(params))
+        (node, graph, nodes, count, params), driver_node(params))
 FOREIGN(cuGraphAddNode_v2,
         (void **node, void *graph, const void *nodes, const void *edges, size_t count, void *params),
-        (node, graph, nodes, edges, count, params), rp_driver_node_event(params))
-FOREIGN(cuGraphNodeSetParams, (void *node, void *params), (node, params), rp_driver_node_event(params))
+        (node, graph, nodes, edges, count, params), driver_node(params))
+FOREIGN(cuGraphNodeSetParams, (void *node, void *params), (node, params), driver_node(params))
 FOREIGN(cuGraphExecNodeSetParams, (void *graph, void *node, void *params), (graph, node, params),
-        rp_driver_node_event(params))
+        driver_node(params))
 /* CUDA 13 put the edges into a function that had none. */
 ORDERS(cudaGraphAddNode,
        (void **node, void *graph, const void *nodes, uintptr_t edges_or_count, uintptr_t count_or_params,
         void *params_or_nothing),
        (node, graph, nodes, edges_or_count, count_or_params, params_or_nothing), NOTHING,
        .kind = RP_CUDA_EVENT_FOREIGN,
-       .object = rp_runtime_node_event(runtime_major((void *)real_cudaGraphAddNode) >= 13
-                                           ? params_or_nothing
-                                           : (void *)count_or_params))
+       .object = runtime_node(runtime_major((void *)real_cudaGraphAddNode) >= 13 ? params_or_nothing
+                                                                                 : (void *)count_or_params,
+                              (void *)real_cudaGraphAddNode))
 FOREIGN(cudaGraphAddNode_v2,
         (void **node, void *graph, const void *nodes, const void *edges, size_t count, void *params),
-        (node, graph, nodes, edges, count, params), rp_runtime_node_event(params))
-FOREIGN(cudaGraphNodeSetParams, (void *node, void *params), (node, params), rp_runtime_node_event(params))
+        (node, graph, nodes, edges, count, params), runtime_node(params, (void *)real_cudaGraphAddNode_v2))
+FOREIGN(cudaGraphNodeSetParams, (void *node, void *params), (node, params),
+        runtime_node(params, (void *)real_cudaGraphNodeSetParams))
 FOREIGN(cudaGraphExecNodeSetParams, (void *graph, void *node, void *params), (graph, node, params),
-        rp_runtime_node_event(params))
+        runtime_node(params, (void *)real_cudaGraphExecNodeSetParams))
 
 const struct rp_hook rp_hooks_order[] = {
     RP_HOOK_ENTRY(cudaEventRecord),

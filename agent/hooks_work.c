@@ -75,6 +75,18 @@ static uint64_t function_of(const void *symbol, void *launch_function, uint64_t 
   return function;
 }
 
+/* The handle that launches compiled by CUDA 13 name in place of a symbol; the first time its layout is looked
+ * up. */
+static uint64_t function_of_kernel(const void *kernel, uint64_t stream) {
+  uint64_t key = (uint64_t)(uintptr_t)kernel, function = key;
+  struct host_symbol *entry = host_symbol_slot(kernel);
+  if (known_host_symbol(entry, key, &function)) return function;
+  if (rp_cupti_active() && rp_driver_stream_capturing(stream)) return key;
+  if (key) rp_launch_learn(key);
+  remember_host_symbol(entry, key, key);
+  return key;
+}
+
 /* ---- one call ---- */
 
 void rp__work_begin(struct rp_hook_work *call, const struct rp_cuda_work *order) {
@@ -103,18 +115,36 @@ static void take_launch(struct rp_hook_work *call, const struct rp_cuda_launch *
   rp_cost_end(started);
 }
 
+/* NCCL's own: it orders streams as any launch does, and names nothing of interest. */
+static bool is_of_nccl(struct rp_hook_work *call, const struct rp_cuda_work *order) {
+  if (!rp_thread.depth[RP_CALL_NCCL]) return false;
+  if (rp_hook_work_tells(call)) rp__work_begin(call, order);
+  return true;
+}
+
+static void take_runtime_function(struct rp_hook_work *call, uint64_t function, void **params,
+                                  const struct rp_cuda_work *order, const uint32_t grid[3]) {
+  const struct rp_cuda_launch launch = {.function = function,
+                                        .stream = order->stream,
+                                        .event_flags = order->event_flags,
+                                        .params = params,
+                                        .grid = {grid[0], grid[1], grid[2]}};
+  if (function || !rp_cupti_active()) take_launch(call, &launch, order);
+}
+
 static void take_runtime_launch(struct rp_hook_work *call, const void *symbol, void *launch_function,
                                 void **params, uint64_t stream, const void *config, uint32_t flags,
                                 const uint32_t grid[3]) {
-  if (rp_thread.depth[RP_CALL_NCCL]) return;
-  uint64_t function = function_of(symbol, launch_function, stream);
-  const struct rp_cuda_launch launch = {.function = function,
-                                        .stream = stream,
-                                        .event_flags = flags,
-                                        .params = params,
-                                        .grid = {grid[0], grid[1], grid[2]}};
   const struct rp_cuda_work order = {.stream = stream, .event_flags = flags, .runtime_config = config};
-  if (function || !rp_cupti_active()) take_launch(call, &launch, &order);
+  if (is_of_nccl(call, &order)) return;
+  take_runtime_function(call, function_of(symbol, launch_function, stream), params, &order, grid);
+}
+
+static void take_kernel_launch(struct rp_hook_work *call, const void *kernel, void **params, uint64_t stream,
+                               const uint32_t grid[3]) {
+  const struct rp_cuda_work order = {.stream = stream};
+  if (is_of_nccl(call, &order)) return;
+  take_runtime_function(call, function_of_kernel(kernel, stream), params, &order, grid);
 }
 
 static void take_driver_launch(struct rp_hook_work *call, void *function, void **params, void **extra,
@@ -137,6 +167,14 @@ static void take_driver_launch(struct rp_hook_work *call, void *function, void *
                take_runtime_launch(&call, symbol, (void *)real_##name, params,                               \
                                    rp_hook_stream(stream, per_thread), NULL, 0,                              \
                                    (const uint32_t[]){grid.x, grid.y, grid.z}))
+/* What nvcc makes of <<<...>>> since CUDA 13; before, it was cudaLaunchKernel. */
+#define COMPILED_LAUNCH(name, per_thread)                                                                    \
+  RP_HOOK_WORK(name,                                                                                         \
+               (const void *kernel, struct rp_abi_dim3 grid, struct rp_abi_dim3 block, void **params,        \
+                size_t shared, void *stream),                                                                \
+               (kernel, grid, block, params, shared, stream),                                                \
+               take_kernel_launch(&call, kernel, params, rp_hook_stream(stream, per_thread),                 \
+                                  (const uint32_t[]){grid.x, grid.y, grid.z}))
 #define RUNTIME_LAUNCH_EX(name, per_thread)                                                                  \
   RP_HOOK_WORK(name, (const void *config, const void *symbol, void **params), (config, symbol, params), {    \
     uint32_t flags = 0;                                                                                      \
@@ -167,6 +205,8 @@ static void take_driver_launch(struct rp_hook_work *call, void *function, void *
 
 RUNTIME_LAUNCH(cudaLaunchKernel, 0)
 RUNTIME_LAUNCH(cudaLaunchKernel_ptsz, 1)
+COMPILED_LAUNCH(__cudaLaunchKernel, 0)
+COMPILED_LAUNCH(__cudaLaunchKernel_ptsz, 1)
 RUNTIME_LAUNCH(cudaLaunchCooperativeKernel, 0)
 RUNTIME_LAUNCH(cudaLaunchCooperativeKernel_ptsz, 1)
 RUNTIME_LAUNCH_EX(cudaLaunchKernelExC, 0)
@@ -234,6 +274,8 @@ const struct rp_hook rp_hooks_work[] = {
     RP_HOOK_ENTRY(cuStreamAddCallback_ptsz),
     RP_HOOK_ENTRY(cudaLaunchKernel),
     RP_HOOK_ENTRY(cudaLaunchKernel_ptsz),
+    RP_HOOK_ENTRY(__cudaLaunchKernel),
+    RP_HOOK_ENTRY(__cudaLaunchKernel_ptsz),
     RP_HOOK_ENTRY(cudaLaunchCooperativeKernel),
     RP_HOOK_ENTRY(cudaLaunchCooperativeKernel_ptsz),
     RP_HOOK_ENTRY(cudaLaunchKernelExC),

@@ -9,6 +9,7 @@
 
 #include "agent/abi.h"
 #include "agent/enforce.h"
+#include "agent/hooks.h"
 #include "agent/state.h"
 #include "agent/work.h"
 #include "cupti/cuda_side.h"
@@ -29,6 +30,9 @@ struct rp_hook_work {
 void rp__work_begin(struct rp_hook_work *call, const struct rp_cuda_work *order);
 /** It was made, or refused. */
 void rp__work_end(struct rp_hook_work *call, bool succeeded);
+
+/** The call is a copy or a memset; `waits`: of the synchronous family, with both addresses. */
+void rp__take_op(struct rp_hook_work *call, const struct rp_cuda_op *op, bool waits);
 
 /** Whether anything has to be done about the call. */
 static inline bool rp_hook_work_begin(struct rp_hook_work *call) {
@@ -53,7 +57,8 @@ static inline bool rp_hook_work_tells(const struct rp_hook_work *call) {
   RP_HOOK(int, name, parameters) {                                                                           \
     struct rp_hook_work call;                                                                                \
     if (rp_hook_work_begin(&call)) take;                                                                     \
-    int result = call.refused ? RP_ABI_OUT_OF_MEMORY : real_##name arguments;                                \
+    int result = call.refused ? rp_hook_fail(#name, (void *)real_##name, RP_ABI_OUT_OF_MEMORY)               \
+                              : real_##name arguments;                                                       \
     rp_hook_work_end(&call, result);                                                                         \
     return result;                                                                                           \
   }

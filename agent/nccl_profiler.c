@@ -138,7 +138,8 @@ static struct context *new_context(uint64_t hash, int rank, int ranks) {
 static int start(void **context, int *mask, uint64_t hash, int rank, int ranks) {
   if (!context || !mask) return RP_ABI_SUCCESS;
   *context = new_context(hash, rank, ranks);
-  *mask = rp_state_is_on() ? EVENT_P2P : 0;
+  __atomic_store_n(mask, rp_state_is_on() ? EVENT_P2P : 0,
+                   __ATOMIC_RELAXED); /* NCCL reads it at every call */
   if (rp_state_is_on()) {
     atomic_store(&loaded, true);
     rp_agent_expect_profiler();

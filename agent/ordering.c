@@ -279,9 +279,24 @@ static void count_event(const struct rp_cuda_order *call, enum rp_event_source s
   rp_agent_op(&op, source);
 }
 
+static bool (*enter_gate)(void); /* set once, before the first hook is in place */
+
+void rp_ordering_use_gate(bool (*enter)(void)) {
+  enter_gate = enter;
+}
+
+/* What somebody is about to use, having found it in the order, is not destroyed before he has. Callbacks wait
+ * for nobody. */
+static bool lock_for_end(enum rp_event_source source) {
+  if (source != RP_SOURCE_INTERPOSER || !enter_gate) return lock_or_lose();
+  if (enter_gate()) return true;
+  atomic_store_explicit(&lost, true, memory_order_relaxed);
+  return false;
+}
+
 /* The end of a thing: before the call, for its handle may come back before the call returns. */
-static void tell_destroyed(const struct rp_cuda_order *call) {
-  if (!lock_or_lose()) return;
+static void tell_destroyed(const struct rp_cuda_order *call, enum rp_event_source source) {
+  if (!lock_for_end(source)) return;
   switch (call->kind) {
   case RP_CUDA_STREAM_DESTROY:
     rp_order_stream_destroy(order, call->stream);
@@ -354,7 +369,7 @@ static uint64_t begin_call(const struct rp_cuda_order *call, enum rp_event_sourc
   case RP_CUDA_EVENT_DESTROY:
   case RP_CUDA_GRAPH_DESTROY:
   case RP_CUDA_CONTEXT_DESTROY:
-    tell_destroyed(call);
+    tell_destroyed(call, source);
     return 0;
   case RP_CUDA_ORDER_NOTHING:
     return 0;
@@ -421,7 +436,7 @@ static void end_call(const struct rp_cuda_order *call, uint64_t begun, bool succ
 void rp_ordering_context_ends(uint64_t context) {
   const struct rp_cuda_order call = {.kind = RP_CUDA_CONTEXT_DESTROY,
                                      .context = context ? context : rp_driver_current_context()};
-  if (rp_ordering_on() && call.context) tell_destroyed(&call);
+  if (rp_ordering_on() && call.context) tell_destroyed(&call, RP_SOURCE_INTERPOSER);
 }
 
 /* ---- the two sources ---- */

@@ -30,6 +30,9 @@ rp_status rp_ordering_start(void);
 bool rp_ordering_on(void);
 /** The order, to be asked and told under the core lock only; NULL before rp_ordering_start. */
 struct rp_order *rp_ordering(void);
+/** `enter` takes the core lock once nobody uses what he found in the order (false: this thread is inside it
+ * already). Interposed calls that end something go by it. Before the first hook is in place. */
+void rp_ordering_use_gate(bool (*enter)(void));
 /** What did not fit, for the report. All zero if it cannot be had. */
 struct rp_order_counts rp_ordering_counts(void);
 /** Host memory that the order holds. */

@@ -31,7 +31,7 @@ int rp_plan_take_arguments(int argc, char **argv, struct rp_plan_arguments *out)
 
 /** What must be said beside the numbers of an observed run. */
 struct rp_plan_observation {
-  char note[400];     /**< sentences, or empty */
+  char note[900];     /**< sentences, or empty */
   int32_t world_size; /**< of the job, where the ranks are those of its launcher; else 0 */
   bool by_receipt;    /**< microbatches have numbers by receipt only: buffers are allocated just in time */
 };

@@ -36,7 +36,7 @@ static json_t *slots_json(const struct rp_plan_rank *r) {
 static json_t *receives_json(const struct rp_plan *plan, int32_t rank, size_t *next) {
   json_t *stage = json_array(), *direction = json_array(), *microbatch = json_array();
   json_t *begin = json_array(), *end = json_array(), *bytes = json_array(), *source = json_array();
-  json_t *accesses = json_array();
+  json_t *accesses = json_array(), *readers = json_array();
   for (; *next < plan->item_count && plan->items[*next].rank == rank; ++*next) {
     const struct rp_plan_item *item = &plan->items[*next];
     json_array_append_new(stage, json_integer(item->stage));
@@ -47,10 +47,11 @@ static json_t *receives_json(const struct rp_plan *plan, int32_t rank, size_t *n
     json_array_append_new(bytes, integer(item->bytes));
     json_array_append_new(source, json_integer(item->source));
     json_array_append_new(accesses, json_integer(item->accesses));
+    json_array_append_new(readers, json_integer(item->readers));
   }
-  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "stage", stage, "direction", direction,
+  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "stage", stage, "direction", direction,
                    "microbatch", microbatch, "begin", begin, "end", end, "bytes", bytes, "source", source,
-                   "accesses", accesses);
+                   "accesses", accesses, "readers", readers);
 }
 
 static json_t *rank_json(const struct rp_plan *plan, int32_t rank, size_t *next_pool, size_t *next_item) {

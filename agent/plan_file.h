@@ -13,7 +13,7 @@
 #include "pool/plan.h"
 
 #define RP_PLAN_SCHEMA "recvpool.plan"
-#define RP_PLAN_SCHEMA_VERSION "1.1"
+#define RP_PLAN_SCHEMA_VERSION "1.2"
 /** Bounds of what a plan file can hold; writer and reader agree on them. */
 #define RP_PLAN_MOST_RANKS 65536
 #define RP_PLAN_MOST_STAGE 65535
@@ -79,6 +79,7 @@ struct rp_planned_receive {
   uint64_t bytes;      /**< of all tensors of the microbatch; 0 = not stated */
   uint32_t source;     /**< equal numbers, equal senders; UINT32_MAX = not stated (version 1.0) */
   uint32_t accesses;   /**< how many read it; 0 = not counted */
+  uint32_t readers;    /**< actions of the schedule that read it; 0 = not stated (before version 1.2) */
 };
 
 /** Ranks that the plan lists. */

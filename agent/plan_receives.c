@@ -5,9 +5,9 @@
 
 #include "agent/plan_file.h"
 
-/* Columns of one rank; those that came with version 1.1 may be missing. */
+/* Columns of one rank; those that came with version 1.1 or 1.2 may be missing. */
 struct columns {
-  const json_t *stage, *direction, *microbatch, *begin, *end, *bytes, *source, *accesses;
+  const json_t *stage, *direction, *microbatch, *begin, *end, *bytes, *source, *accesses, *readers;
 };
 
 /* False: the column is no array of `count` entries. */
@@ -26,7 +26,8 @@ static bool take_columns(const json_t *receives, size_t count, struct columns *c
          take_column(receives, "end", true, count, &c->end) &&
          take_column(receives, "bytes", false, count, &c->bytes) &&
          take_column(receives, "source", false, count, &c->source) &&
-         take_column(receives, "accesses", false, count, &c->accesses);
+         take_column(receives, "accesses", false, count, &c->accesses) &&
+         take_column(receives, "readers", false, count, &c->readers);
 }
 
 /* `out` keeps its value where there is no such column. */
@@ -49,7 +50,7 @@ static bool take_direction(const json_t *column, size_t index, enum rp_direction
 }
 
 static bool take_receive(const struct columns *c, size_t i, struct rp_planned_receive *out) {
-  uint64_t stage = 0, microbatch = 0, source = UINT32_MAX, accesses = 0;
+  uint64_t stage = 0, microbatch = 0, source = UINT32_MAX, accesses = 0, readers = 0;
   *out = (struct rp_planned_receive){0};
   if (!take_number(c->stage, i, RP_PLAN_MOST_STAGE, &stage) ||
       !take_direction(c->direction, i, &out->direction) ||
@@ -57,12 +58,14 @@ static bool take_receive(const struct columns *c, size_t i, struct rp_planned_re
       !take_number(c->begin, i, INT64_MAX, &out->begin) || !take_number(c->end, i, INT64_MAX, &out->end) ||
       !take_number(c->bytes, i, INT64_MAX, &out->bytes) ||
       !take_number(c->source, i, UINT32_MAX - 1, &source) ||
-      !take_number(c->accesses, i, UINT32_MAX, &accesses))
+      !take_number(c->accesses, i, UINT32_MAX, &accesses) ||
+      !take_number(c->readers, i, UINT32_MAX, &readers))
     return false;
   out->stage = (int32_t)stage;
   out->microbatch = (int32_t)microbatch;
   out->source = (uint32_t)source;
   out->accesses = (uint32_t)accesses;
+  out->readers = (uint32_t)readers;
   return out->end >= out->begin;
 }
 

@@ -64,9 +64,12 @@ rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *opti
 
 struct observed {
   size_t just_in_time, other_style; /* channels */
+  bool gradients;                   /* some were seen */
+  bool uneven;                      /* the last step was not like those before it */
   struct rp_plan_item *items;
   size_t count, capacity;
   int32_t stages, microbatches;
+  bool unsure; /* how often messages are read is not known, or guessed */
 };
 
 static uint64_t count_of(const json_t *object, const char *key) {
@@ -117,6 +120,35 @@ static rp_status add_channel(struct observed *o, const json_t *channel, int32_t 
   return RP_OK;
 }
 
+/* Step of the channel's lifetimes, and how often its messages were read at most. */
+static json_int_t last_step(const json_t *channel, uint64_t *accesses) {
+  const json_t *lifetimes = json_object_get(channel, "lifetimes");
+  *accesses = 0;
+  for (size_t i = 0; i < json_array_size(lifetimes); i++) {
+    uint64_t read = count_of(json_array_get(lifetimes, i), "accesses");
+    if (read > *accesses) *accesses = read;
+  }
+  const json_t *step = json_object_get(json_array_get(lifetimes, 0), "step");
+  return json_is_integer(step) ? json_integer_value(step) : -1;
+}
+
+/* Was the last step an evaluation, or part of a change? Then what it says of accesses is not what a training
+ * step does, and would call messages done with that are not. */
+static void look_for_uneven_steps(struct observed *o, const json_t *channels) {
+  json_int_t step = -1;
+  for (size_t i = 0; i < json_array_size(channels); i++) {
+    const json_t *channel = json_array_get(channels, i), *decision = json_object_get(channel, "decision");
+    const char *reason = json_string_value(json_object_get(decision, "reason"));
+    uint64_t accesses;
+    json_int_t last = last_step(channel, &accesses);
+    if (last < 0) continue;
+    if (step < 0) step = last;
+    o->uneven |= last != step || accesses < count_of(channel, "accesses_most") ||
+                 (reason && strcmp(reason, rp_reason_name(RP_REASON_UNSTABLE_PATTERN)) == 0);
+    o->gradients |= direction_of(channel) == RP_DIRECTION_GRADIENT;
+  }
+}
+
 /* Number of the sender of channel `index`: that of the first channel of the same peer and communicator. */
 static uint32_t source_of(const json_t *channels, size_t index) {
   const json_t *channel = json_array_get(channels, index), *peer = json_object_get(channel, "peer");
@@ -127,6 +159,20 @@ static uint32_t source_of(const json_t *channels, size_t index) {
       return (uint32_t)i;
   }
   return (uint32_t)index;
+}
+
+/* Whether a report's accesses are no evidence to plan by: too few of them and a plan has too few slots. */
+static bool is_unsure(const json_t *report) {
+  const json_t *entry;
+  size_t i;
+  json_array_foreach(json_object_get(report, "channels"), i,
+                     entry) if (json_is_true(json_object_get(entry, "estimate"))) return true;
+  json_array_foreach(json_object_get(report, "evidence"), i, entry) {
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    bool active = json_is_true(json_object_get(entry, "active"));
+    if (active && name && strcmp(name, "uprobes") == 0) return true;
+  }
+  return false;
 }
 
 /* Stages get numbers in the order of ranks and, within one, of the tracker's ordinals; the two directions of
@@ -140,6 +186,7 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
   rp_status status = key ? RP_OK : RP_ERROR_NO_MEMORY;
   int32_t first = o->stages;
   unsigned *directions = calloc(count + 1, sizeof(*directions));
+  look_for_uneven_steps(o, channels);
   if (!directions) status = RP_ERROR_NO_MEMORY;
   for (size_t i = 0; !status && i < count; i++) {
     const json_t *channel = json_array_get(channels, i);
@@ -199,6 +246,16 @@ static void take_note(const struct rp_read_set *set, const struct observed *o, i
             "is nothing to pool and the savings are those of a run that preallocates."
           : "Part of the run allocates its receive buffers just in time: there the savings are those of a "
             "run that preallocates.";
+  const char *reads =
+      !o->gradients
+          ? "The run did not train: how often training reads a buffer is not known, and enforcing by "
+            "this plan shares memory from the third step on. "
+      : o->uneven
+          ? "The last step of the run is not like those before it (an evaluation?): how often training "
+            "reads a buffer is not known, and enforcing by this plan shares memory from the third step "
+            "on; let the reports end in training steps. "
+          : "";
+  used += snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", reads);
   snprintf(out->note + used, sizeof(out->note) - (size_t)used, "%s", style);
   size_t length = strlen(out->note);
   if (length && out->note[length - 1] == ' ') out->note[length - 1] = 0;
@@ -216,6 +273,7 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
     ranks = rank + 1;
     json_t *report = rp_read_load(set, i);
     status = report ? add_process(&o, report, rank) : RP_ERROR_IO;
+    o.unsure |= report && is_unsure(report);
     json_decref(report);
   }
   if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > RP_PLAN_MOST_PAIRS) status = RP_ERROR_LIMIT;
@@ -223,6 +281,12 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
     snprintf(message, message_size,
              "%s: the reports hold no complete step; let the run go on for a few steps", path);
     status = RP_ERROR_NOT_FOUND;
+  } else if (!status && o.unsure) {
+    snprintf(message, message_size,
+             "%s: reports from outside, or without CUPTI, do not tell for certain how often each message is "
+             "read; let some steps run under recvpool run",
+             path);
+    status = RP_ERROR_INVALID;
   } else if (status) {
     snprintf(message, message_size, "%s: %s", path,
              status == RP_ERROR_LIMIT ? "more ranks, channels or microbatches than any run has"
@@ -232,6 +296,8 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
     free(o.items);
     return status;
   }
+  for (size_t i = 0; i < o.count && (o.uneven || !o.gradients); i++)
+    o.items[i].accesses = 0;
   qsort(o.items, o.count, sizeof(*o.items), compare_items);
   take_note(set, &o, ranks, numbered, observation);
   status = rp__plan_build(o.items, o.count, ranks, o.stages, o.microbatches, options, out);

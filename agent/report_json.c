@@ -149,6 +149,7 @@ static json_t *channel_json(const struct rp_report *report, const struct rp_chan
   rp__put_u64(&emit, "depth", channel->depth);
   rp__put_u64(&emit, "depth_min", channel->depth_min);
   rp__put_u64(&emit, "depth_max", channel->depth_max);
+  rp__put_u64(&emit, "accesses_most", channel->accesses_most);
   rp__put_u64(&emit, "slots", channel->slots);
   rp__put_u64(&emit, "transfers", channel->transfers);
   rp__put_u64(&emit, "transferred_bytes", channel->bytes_transferred);

@@ -88,6 +88,9 @@ static const struct rp_probe_function functions[] = {
     {"cudaLaunchKernel", RUNTIME(RP_PROBE_LAUNCH, .function = 1, .params = 6, .stream = 8, LEGACY), LAUNCH},
     {"cudaLaunchKernel_ptsz", RUNTIME(RP_PROBE_LAUNCH, .function = 1, .params = 6, .stream = 8, PER_THREAD),
      LAUNCH},
+    {"__cudaLaunchKernel", RUNTIME(RP_PROBE_LAUNCH, .function = 1, .params = 6, .stream = 8, LEGACY), LAUNCH},
+    {"__cudaLaunchKernel_ptsz", RUNTIME(RP_PROBE_LAUNCH, .function = 1, .params = 6, .stream = 8, PER_THREAD),
+     LAUNCH},
     {"cudaLaunchCooperativeKernel", RUNTIME(RP_PROBE_LAUNCH, .function = 1, .params = 6, .stream = 8, LEGACY),
      LAUNCH},
     {"cudaLaunchCooperativeKernel_ptsz",
@@ -164,8 +167,9 @@ const struct rp_probe_function *rp_probe_function_at(size_t index) {
 
 /* Libraries have tens of thousands of symbols; few begin like ours. */
 static bool worth_comparing(const char *symbol) {
-  return strncmp(symbol, "cu", 2) == 0 || strncmp(symbol, "nccl", 4) == 0 ||
-         strncmp(symbol, "pnccl", 5) == 0 || strncmp(symbol, "_dl_", 4) == 0;
+  return strncmp(symbol, "cu", 2) == 0 || strncmp(symbol, "__cu", 4) == 0 ||
+         strncmp(symbol, "nccl", 4) == 0 || strncmp(symbol, "pnccl", 5) == 0 ||
+         strncmp(symbol, "_dl_", 4) == 0;
 }
 
 int rp_probe_function_find(const char *symbol) {

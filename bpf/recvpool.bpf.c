@@ -117,7 +117,7 @@ static __always_inline bool has_name(void) {
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(rp_fork, struct task_struct *parent, struct task_struct *child) {
   uint32_t from = (uint32_t)parent->tgid, tgid = (uint32_t)child->tgid;
-  if (mode != MODE_LISTED || child->pid != child->tgid || !bpf_map_lookup_elem(&processes, &from)) return 0;
+  if (child->pid != child->tgid || !bpf_map_lookup_elem(&processes, &from)) return 0;
   return take_in(tgid, RP_PROBE_WHAT_FORK, from);
 }
 

@@ -8,9 +8,24 @@
 
 _Static_assert(sizeof(struct rp_abi_dim3) == sizeof(dim3), "dim3");
 _Static_assert(offsetof(struct rp_abi_dim3, z) == offsetof(dim3, z), "dim3");
+_Static_assert(sizeof(struct rp_abi_pitched) == sizeof(struct cudaPitchedPtr) &&
+                   offsetof(struct rp_abi_pitched, pitch) == offsetof(struct cudaPitchedPtr, pitch) &&
+                   offsetof(struct rp_abi_pitched, rows) == offsetof(struct cudaPitchedPtr, ysize),
+               "cudaPitchedPtr");
+_Static_assert(sizeof(struct rp_abi_extent) == sizeof(struct cudaExtent) &&
+                   offsetof(struct rp_abi_extent, depth) == offsetof(struct cudaExtent, depth),
+               "cudaExtent");
 _Static_assert(sizeof(struct rp_abi_ipc_event) == sizeof(cudaIpcEventHandle_t) &&
                    sizeof(struct rp_abi_ipc_event) == sizeof(CUipcEventHandle),
                "IPC event handles");
+_Static_assert(sizeof(struct rp_abi_ipc_memory) == sizeof(cudaIpcMemHandle_t) &&
+                   sizeof(struct rp_abi_ipc_memory) == sizeof(CUipcMemHandle),
+               "IPC memory handles");
+_Static_assert(RP_ABI_OTHER_CONTEXT == (int)cudaErrorDeviceUninitialized &&
+                   RP_ABI_OTHER_CONTEXT == (int)CUDA_ERROR_INVALID_CONTEXT &&
+                   RP_ABI_MAP_FAILED == (int)cudaErrorMapBufferObjectFailed &&
+                   RP_ABI_MAP_FAILED == (int)CUDA_ERROR_MAP_FAILED,
+               "errors of IPC");
 _Static_assert(CU_EVENT_RECORD_EXTERNAL == 1 && cudaEventRecordExternal == 1 && CU_EVENT_WAIT_EXTERNAL == 1 &&
                    cudaEventWaitExternal == 1 && CU_STREAM_NON_BLOCKING == 1 && cudaStreamNonBlocking == 1,
                "flags");
@@ -28,6 +43,7 @@ _Static_assert(RP_ABI_POINTER_CONTEXT == CU_POINTER_ATTRIBUTE_CONTEXT &&
                    RP_ABI_POINTER_BUFFER_ID == CU_POINTER_ATTRIBUTE_BUFFER_ID &&
                    RP_ABI_POINTER_RANGE_START == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR &&
                    RP_ABI_POINTER_RANGE_SIZE == CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
+                   RP_ABI_POINTER_MAPPING_SIZE == CU_POINTER_ATTRIBUTE_MAPPING_SIZE &&
                    RP_ABI_POINTER_MAPPING_BASE == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR &&
                    RP_ABI_POINTER_BLOCK_ID == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
                "CUpointer_attribute");

@@ -228,117 +228,32 @@ static uint64_t span(uint64_t pitch, uint64_t width, uint64_t rows) {
   return rows == 0 || width == 0 ? 0 : (rows - 1) * (pitch ? pitch : width) + width;
 }
 
-static bool device_side(CUmemorytype type) {
-  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
+/* A copy that a struct describes; `shape` reads it. */
+static void take_shape(const struct rp_taken *call, bool (*shape)(const void *, struct rp_cuda_op *),
+                       const void *copy, CUstream stream, bool waits) {
+  struct rp_cuda_op op;
+  if (!shape(copy, &op)) return;
+  if (waits) is_sync_copy(call, op.address, op.source);
+  tell_copy(call, op.address, op.source, op.bytes, op.source_bytes, stream);
 }
 
-/* Some address of one side; 0 for arrays. */
-static uint64_t side_of(CUmemorytype type, CUdeviceptr device, const void *host) {
-  if (type == CU_MEMORYTYPE_HOST) return (uintptr_t)host;
-  if (type == CU_MEMORYTYPE_UNIFIED && !device) return (uintptr_t)host;
-  return device_side(type) ? device : 0;
-}
-
-static void take_copy_2d(const struct rp_taken *call, const CUDA_MEMCPY2D *c, CUstream stream) {
-  if (!c) return;
-  bool to_device = device_side(c->dstMemoryType), from_device = device_side(c->srcMemoryType);
-  uint64_t to =
-      c->dstMemoryType == CU_MEMORYTYPE_UNIFIED && !c->dstDevice ? (uintptr_t)c->dstHost : c->dstDevice;
-  uint64_t from =
-      c->srcMemoryType == CU_MEMORYTYPE_UNIFIED && !c->srcDevice ? (uintptr_t)c->srcHost : c->srcDevice;
-  tell_copy(call, to_device ? to + c->dstY * c->dstPitch + c->dstXInBytes : 0,
-            from_device ? from + c->srcY * c->srcPitch + c->srcXInBytes : 0,
-            to_device ? span(c->dstPitch, c->WidthInBytes, c->Height) : 0,
-            from_device ? span(c->srcPitch, c->WidthInBytes, c->Height) : 0, stream);
-}
-
-static void on_copy_2d_async(const struct rp_taken *call) {
-  const cuMemcpy2DAsync_v2_params *p = call->params;
-  take_copy_2d(call, p->pCopy, p->hStream);
-}
-
-static void on_copy_2d(const struct rp_taken *call) {
-  const cuMemcpy2D_v2_params *p = call->params;
-  if (p->pCopy)
-    is_sync_copy(call, side_of(p->pCopy->dstMemoryType, p->pCopy->dstDevice, p->pCopy->dstHost),
-                 side_of(p->pCopy->srcMemoryType, p->pCopy->srcDevice, p->pCopy->srcHost));
-  take_copy_2d(call, p->pCopy, NULL);
-}
-
-/* One side of a copy between boxes; the two descriptions that the driver takes name it alike. */
-struct box {
-  CUmemorytype type;
-  CUdeviceptr device;
-  const void *host;
-  uint64_t pitch, rows, x, y, z;
-};
-#define BOX(copy, side)                                                                                      \
-  {                                                                                                          \
-    (copy)->side##MemoryType, (copy)->side##Device, (copy)->side##Host, (copy)->side##Pitch,                 \
-        (copy)->side##Height, (copy)->side##XInBytes, (copy)->side##Y, (copy)->side##Z                       \
+#define SHAPED(handler, shape, type, stream, waits)                                                          \
+  static void handler(const struct rp_taken *call) {                                                         \
+    const type *p = call->params;                                                                            \
+    take_shape(call, shape, p->pCopy, stream, waits);                                                        \
   }
+SHAPED(on_copy_2d_async, rp_shape_copy_2d, cuMemcpy2DAsync_v2_params, p->hStream, false)
+SHAPED(on_copy_2d, rp_shape_copy_2d, cuMemcpy2D_v2_params, NULL, true)
+SHAPED(on_copy_3d_async, rp_shape_copy_3d, cuMemcpy3DAsync_v2_params, p->hStream, false)
+SHAPED(on_copy_3d, rp_shape_copy_3d, cuMemcpy3D_v2_params, NULL, true)
+SHAPED(on_copy_3d_peer_async, rp_shape_copy_3d_peer, cuMemcpy3DPeerAsync_params, p->hStream, false)
+SHAPED(on_copy_3d_peer, rp_shape_copy_3d_peer, cuMemcpy3DPeer_params, NULL, true)
+#undef SHAPED
 
-static uint64_t box_begin(const struct box *box) {
-  return device_side(box->type) ? box->device + (box->z * box->rows + box->y) * box->pitch + box->x : 0;
-}
-
-static uint64_t box_bytes(const struct box *box, uint64_t width, uint64_t height, uint64_t depth) {
-  if (!device_side(box->type) || !depth) return 0;
-  return span(box->pitch, width, (depth - 1) * (box->rows ? box->rows : height) + height);
-}
-
-#define TAKE_COPY_3D(call, copy, stream)                                                                     \
-  do {                                                                                                       \
-    const struct box to = BOX(copy, dst), from = BOX(copy, src);                                             \
-    uint64_t width = (copy)->WidthInBytes, height = (copy)->Height, depth = (copy)->Depth;                   \
-    tell_copy(call, box_begin(&to), box_begin(&from), box_bytes(&to, width, height, depth),                  \
-              box_bytes(&from, width, height, depth), stream);                                               \
-  } while (0)
-#define IS_SYNC_COPY_3D(call, copy)                                                                          \
-  is_sync_copy(call, side_of((copy)->dstMemoryType, (copy)->dstDevice, (copy)->dstHost),                     \
-               side_of((copy)->srcMemoryType, (copy)->srcDevice, (copy)->srcHost))
-
-static void on_copy_3d_async(const struct rp_taken *call) {
-  const cuMemcpy3DAsync_v2_params *p = call->params;
-  if (p->pCopy) TAKE_COPY_3D(call, p->pCopy, p->hStream);
-}
-
-static void on_copy_3d(const struct rp_taken *call) {
-  const cuMemcpy3D_v2_params *p = call->params;
-  if (!p->pCopy) return;
-  IS_SYNC_COPY_3D(call, p->pCopy);
-  TAKE_COPY_3D(call, p->pCopy, NULL);
-}
-
-static void on_copy_3d_peer_async(const struct rp_taken *call) {
-  const cuMemcpy3DPeerAsync_params *p = call->params;
-  if (p->pCopy) TAKE_COPY_3D(call, p->pCopy, p->hStream);
-}
-
-static void on_copy_3d_peer(const struct rp_taken *call) {
-  const cuMemcpy3DPeer_params *p = call->params;
-  if (!p->pCopy) return;
-  IS_SYNC_COPY_3D(call, p->pCopy);
-  TAKE_COPY_3D(call, p->pCopy, NULL);
-}
-
-/* A side of a batched copy between boxes: an element is a byte where both sides are pointers. */
-static uint64_t operand_bytes(const CUmemcpy3DOperand *side, const CUextent3D *extent) {
-  uint64_t rows = side->op.ptr.layerHeight ? side->op.ptr.layerHeight : extent->height;
-  if (side->type != CU_MEMCPY_OPERAND_TYPE_POINTER || !extent->depth) return 0;
-  return span(side->op.ptr.rowLength, extent->width, (extent->depth - 1) * rows + extent->height);
-}
-
-static uint64_t operand_begin(const CUmemcpy3DOperand *side) {
-  return side->type == CU_MEMCPY_OPERAND_TYPE_POINTER ? side->op.ptr.ptr : 0;
-}
-
-static void take_copy_3d_batch(const struct rp_taken *call, const CUDA_MEMCPY3D_BATCH_OP *list, size_t count,
-                               CUstream stream) {
-  for (size_t i = 0; list && i < count; i++)
-    tell_copy(call, operand_begin(&list[i].dst), operand_begin(&list[i].src),
-              operand_bytes(&list[i].dst, &list[i].extent), operand_bytes(&list[i].src, &list[i].extent),
-              stream);
+static void take_copy_3d_batch(const struct rp_taken *call, const void *list, size_t count, CUstream stream) {
+  struct rp_cuda_op op;
+  for (size_t i = 0; i < count && rp_shape_copy_3d_batch(list, i, &op); i++)
+    tell_copy(call, op.address, op.source, op.bytes, op.source_bytes, stream);
 }
 
 static void on_copy_3d_batch(const struct rp_taken *call) {

@@ -55,8 +55,8 @@ enum rp_cuda_order_kind {
   RP_CUDA_CONTEXT_DESTROY, /**< context */
 };
 
-#define RP_CUDA_ORDER_QUERY 1u    /**< a question that counts if it is answered "done" */
-#define RP_CUDA_ORDER_BLOCKING 2u /**< stream creation: waits for the legacy stream */
+#define RP_CUDA_ORDER_QUERY 1u     /**< a question that counts if it is answered "done" */
+#define RP_CUDA_ORDER_BLOCKING 2u  /**< stream creation: waits for the legacy stream */
 #define RP_CUDA_ORDER_ELSEWHERE 4u /**< stream creation: not in the current context */
 
 struct rp_cuda_order {
@@ -245,6 +245,45 @@ bool rp_runtime_config_event(const void *config, unsigned *at, uint64_t *event, 
  * none. */
 uint64_t rp_driver_node_event(const void *params);
 uint64_t rp_runtime_node_event(const void *params);
+
+/* ---- copies that a struct describes ---- */
+
+/** What the copy uses, on the host too, bytes 0 for arrays; `kind` RP_EVENT_COPY_READ, the stream is left 0.
+ * False: there is none. CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER; cudaMemcpy3DParms,
+ * cudaMemcpy3DPeerParms. */
+bool rp_shape_copy_2d(const void *copy, struct rp_cuda_op *out);
+bool rp_shape_copy_3d(const void *copy, struct rp_cuda_op *out);
+bool rp_shape_copy_3d_peer(const void *copy, struct rp_cuda_op *out);
+bool rp_shape_runtime_copy_3d(const void *copy, struct rp_cuda_op *out);
+bool rp_shape_runtime_copy_3d_peer(const void *copy, struct rp_cuda_op *out);
+/** The same of one of a list: CUDA_MEMCPY3D_BATCH_OP (also the runtime's). */
+bool rp_shape_copy_3d_batch(const void *list, size_t index, struct rp_cuda_op *out);
+/** What an operation of cuStreamBatchMemOp writes (RP_EVENT_MEMSET) or reads; false: neither. */
+bool rp_shape_memory_op(const void *list, size_t index, struct rp_cuda_op *out);
+
+/* ---- nodes of graphs ---- */
+
+/** What the parameters of a node name: a kernel, a copy or a memset, or words. */
+struct rp_node_use {
+  struct rp_cuda_launch launch; /**< function 0: no kernel */
+  bool by_symbol;               /**< the function is a host symbol of the runtime */
+  struct rp_cuda_op op;
+  const void *words; /**< for rp_shape_memory_op */
+  size_t word_count;
+};
+
+/** CUgraphNodeParams; CUDA_KERNEL_NODE_PARAMS (`has_kernel`: not of its first version), MEMSET, MEMCPY3D,
+ * BATCH_MEM_OP. False: there is nothing. */
+bool rp_node_driver(const void *params, struct rp_node_use *out);
+bool rp_node_driver_kernel(const void *params, bool has_kernel, struct rp_node_use *out);
+bool rp_node_driver_memset(const void *params, struct rp_node_use *out);
+bool rp_node_driver_copy(const void *params, struct rp_node_use *out);
+bool rp_node_driver_words(const void *params, struct rp_node_use *out);
+/** cudaGraphNodeParams; cudaKernelNodeParams, cudaMemsetParams, cudaMemcpy3DParms. */
+bool rp_node_runtime(const void *params, struct rp_node_use *out);
+bool rp_node_runtime_kernel(const void *params, struct rp_node_use *out);
+bool rp_node_runtime_memset(const void *params, struct rp_node_use *out);
+bool rp_node_runtime_copy(const void *params, struct rp_node_use *out);
 
 /* ---- CUPTI ---- */
 

@@ -46,6 +46,20 @@ rp_status rp_device_memory_add_peer(struct rp_device_memory *memory, int peer);
 /** Text of the last driver error of this thread, for one line. */
 const char *rp_device_memory_error(void);
 
+/* ---- other processes ---- */
+
+/** A descriptor, the caller's, of the memory that is mapped at `address`. RP_ERROR_UNAVAILABLE: it is not
+ * mapped, or the driver gives none. */
+rp_status rp_device_memory_export(uint64_t address, int *fd);
+/** Maps another process's memory, for the current device, whole; `fetch(from)` gets its descriptor, or -1.
+ * What was imported under that name already is given again. RP_ERROR_UNAVAILABLE, RP_ERROR_NO_MEMORY.
+ * Thread-safe. */
+rp_status rp_device_memory_import(const uint64_t name[2], int (*fetch)(const void *from), const void *from,
+                                  uint64_t bytes, uint64_t *address);
+/** Once for each import. The last one waits for the current context, and takes the mapping away.
+ * RP_ERROR_NOT_FOUND: nothing was imported there. */
+rp_status rp_device_memory_import_end(uint64_t address);
+
 /* ---- streams ---- */
 
 /** Context current on the calling thread, 0 if none. Its device: rp_driver_current_device. */
@@ -54,6 +68,8 @@ uint64_t rp_device_current_context(void);
 int rp_device_of_context(uint64_t context);
 /** Whether the device's primary context is in use; a query. True where it cannot be told. */
 bool rp_device_primary_alive(int device);
+/** Whether `context` is the primary context of that device. False where it cannot be told. */
+bool rp_device_is_primary(int device, uint64_t context);
 /** Makes `stream` (of the current context, or any other by its own handle) wait for the work that `before` of
  * `context` has been given so far: records an event of ours and waits. `context` 0 is the current one; it is
  * made current for the record, and a default stream means that context's. `event` gets the handle that the

@@ -156,3 +156,17 @@ bool rp_device_primary_alive(int device) {
   rp_query_end();
   return active != 0;
 }
+
+/* The driver only tells the primary context to who retains it; one in use is not made by that. */
+bool rp_device_is_primary(int device, uint64_t context) {
+  const struct rp__device_driver *driver = rp__device_driver();
+  struct rp__device_scope scope;
+  CUcontext primary = NULL;
+  if (!context || !driver || !driver->primary_retain || !driver->primary_release) return false;
+  if (!rp_device_primary_alive(device)) return false;
+  rp__device_enter(driver, &scope);
+  bool retained = driver->primary_retain(&primary, device) == CUDA_SUCCESS;
+  if (retained) driver->primary_release(device);
+  rp__device_leave(driver, &scope);
+  return retained && (uint64_t)(uintptr_t)primary == context;
+}

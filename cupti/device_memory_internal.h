@@ -21,6 +21,11 @@
   X(mem_map, cuMemMap, "cuMemMap", "cuMemMap")                                                               \
   X(mem_unmap, cuMemUnmap, "cuMemUnmap", "cuMemUnmap")                                                       \
   X(mem_set_access, cuMemSetAccess, "cuMemSetAccess", "cuMemSetAccess")                                      \
+  X(mem_retain, cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle")   \
+  X(mem_export, cuMemExportToShareableHandle, "cuMemExportToShareableHandle",                                \
+    "cuMemExportToShareableHandle")                                                                          \
+  X(mem_import, cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle",                            \
+    "cuMemImportFromShareableHandle")                                                                        \
   X(mem_granularity, cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity",                         \
     "cuMemGetAllocationGranularity")                                                                         \
   X(device_get, cuDeviceGet, "cuDeviceGet", "cuDeviceGet")                                                   \

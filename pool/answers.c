@@ -97,7 +97,7 @@ void rp__answers_receive(struct rp_tracker *tracker, const struct rp_event *even
 
 /* ---- sends ---- */
 
-/* Whether activations come from this peer: what was exchanged with it first was a receive. */
+/* Whether activations come from this peer, as was noted when something was exchanged with it first. */
 static bool is_before_us(const struct rp_tracker *tracker, uint64_t comm, int32_t peer, uint64_t bytes) {
   for (size_t i = 0; i < tracker->peer_count; i++) {
     const struct rp_peer_order *order = &tracker->peers[i];

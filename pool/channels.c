@@ -118,8 +118,11 @@ static void claim_buffer(struct rp_tracker *tracker, const struct rp_channel_sta
     tracker->buffers[range->value].channel = (size_t)(state - tracker->channels) + 1;
 }
 
-/* Adds up what one lifetime says of its channel. */
+/* Adds up what one lifetime says of its channel. The first step may try things out. */
 static void add_life(struct rp_channel_state *state, const struct rp_life *life, bool shared) {
+  struct rp_channel *channel = &state->public;
+  if (channel->steps_complete && life->public.accesses > channel->accesses_most)
+    channel->accesses_most = life->public.accesses;
   state->captured |= life->captured;
   state->any_access |= life->public.accesses != 0;
   state->answered &= life->public.release_evidence == RP_RELEASE_ANSWERING_SEND;

@@ -251,6 +251,7 @@ static bool wants_planned(const struct rp_guard *guard, uint64_t bytes) {
 bool rp_guard_wants(const struct rp_guard *guard, uint64_t bytes) {
   if (!bytes) return false;
   if (guard->plan.given) return guard->plan.usable && wants_planned(guard, bytes);
+  if (guard->plan.hints) return wants_planned(guard, bytes);
   if (bytes < guard->options.least_bytes) return false;
   uint64_t only = guard->options.only_bytes, unit = rp_pool_granularity(guard->pool);
   return !only || (bytes - 1) / unit == (only - 1) / unit;
@@ -282,8 +283,7 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
                                                  .class_index = RP_POOL_NONE,
                                                  .item = RP_POOL_NONE};
   rp_guard_address_reused(guard, begin, bytes);
-  struct rp_pool_buffer_info info = rp__guard_info(guard, id);
-  if (info.binding == RP_POOL_UNBOUND || info.convertible) rp__guard_watch(guard, id);
+  rp__guard_watch(guard, id); /* until something else than a receive touches it */
   *address = begin;
   return RP_OK;
 }
@@ -391,15 +391,41 @@ static struct rp__guard_peer *peer_add(struct rp_guard *guard, uint64_t comm, in
   return entry;
 }
 
-void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes) {
-  struct rp__guard_peer *to = (struct rp__guard_peer *)rp__guard_peer_of(guard, comm, peer);
-  if (!to) to = peer_add(guard, comm, peer);
-  if (to->step != guard->step) {
-    to->step_before = to->step;
-    to->step = guard->step;
-    to->sent = 0;
+/* With the counts of this step. */
+static struct rp__guard_peer *peer_in_step(struct rp_guard *guard, uint64_t comm, int32_t peer) {
+  struct rp__guard_peer *entry = (struct rp__guard_peer *)rp__guard_peer_of(guard, comm, peer);
+  if (!entry) entry = peer_add(guard, comm, peer);
+  if (entry->step != guard->step) {
+    entry->step = guard->step;
+    entry->sends = entry->sent = entry->received = 0;
   }
-  to->sent += rp_guard_wants(guard, bytes);
+  return entry;
+}
+
+/* Is it the size of messages? Others are metadata. */
+static bool counts(const struct rp_guard *guard, uint64_t bytes) {
+  if (rp_guard_wants(guard, bytes)) return true;
+  for (uint32_t i = 0; i < guard->source_count; i++)
+    if (guard->sources[i].bytes == bytes) return true;
+  return false;
+}
+
+void rp__guard_peer_received(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes) {
+  peer_in_step(guard, comm, peer)->received += counts(guard, bytes);
+}
+
+bool rp__guard_peer_answered(const struct rp_guard *guard, uint64_t comm, int32_t peer) {
+  const struct rp__guard_peer *with = rp__guard_peer_of(guard, comm, peer);
+  if (!guard->options.sends_told) return true;
+  if (!with || with->step != guard->step) return false;
+  return guard->sizes_untold ? with->sends > 0 : with->sent == with->received;
+}
+
+void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes) {
+  struct rp__guard_peer *to = peer_in_step(guard, comm, peer);
+  guard->sent = ++guard->clock;
+  to->sends++;
+  to->sent += counts(guard, bytes);
   guard->sizes_told |= bytes != 0;
   guard->sizes_untold |= bytes == 0;
 }

@@ -55,14 +55,17 @@ struct rp_guard_planned_receive {
   uint32_t source;     /**< which peer sends it: equal numbers, equal peers */
   uint64_t begin, end; /**< positions: released before position p when end < p */
   uint32_t accesses;   /**< that read it, where an earlier run counted them; else 0 */
+  uint32_t readers;    /**< parts of the schedule that read it, so at least as many accesses; 0 = not known */
 };
 
-/** What is known before the first step. Arrays are copied. */
+/** What is known before the first step. Arrays are copied.
+ *
+ * A list that says of no receive how often it is read, or no list at all, is no evidence of release: then the
+ * sizes say what to watch, and the slots how many there are at least once buffers share, as in auto mode. */
 struct rp_guard_plan {
   const struct rp_guard_planned_class *classes;
   uint32_t class_count;
-  const struct rp_guard_planned_receive *receives; /**< NULL: sizes and slots only, each peer's receives form
-                                                      a ring of its own */
+  const struct rp_guard_planned_receive *receives; /**< NULL: sizes and slots only */
   size_t receive_count;
 };
 
@@ -80,8 +83,9 @@ struct rp_guard_options {
   enum rp_pool_policy on_violation;
   uint32_t watch_steps;   /**< auto: steps of one pattern before activation [2] */
   uint32_t max_conflicts; /**< kept in full [256] */
-  /** rp_guard_send is called for every send. Then buffers of a peer that is received from and never sent to
-   * are not activated (auto): that is an evaluation, and training on the same buffers would need more. */
+  /** rp_guard_sent or rp_guard_send is called for every send. Then what a step did to the messages of a peer
+   * counts as evidence only if as many went back to it: else it was an evaluation, and training on the same
+   * buffers reads them more often. */
   bool sends_told;
 };
 

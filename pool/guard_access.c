@@ -295,7 +295,10 @@ void rp_guard_captures(struct rp_guard *guard, uint64_t begun) {
   guard->captures = begun;
   for (uint32_t id = 0; id < guard->buffer_count; id++) {
     struct rp_pool_decision decision;
-    if (!guard->buffers[id].in_use || guard->buffers[id].watched) continue;
+    const struct rp__guard_buffer *buffer = &guard->buffers[id];
+    struct rp_pool_buffer_info info = rp__guard_info(guard, id);
+    bool waits = info.binding == RP_POOL_UNBOUND || info.convertible;
+    if (!buffer->in_use || buffer->receives || waits) continue;
     if (rp_pool_flag_decide(guard->pool, id, RP_POOL_FLAG_GRAPH, true, &nowhere, &decision)) continue;
     if (decision.memory == RP_POOL_MEMORY_NONE)
       (void)rp_pool_flag_commit(guard->pool, RP_POOL_FLAG_GRAPH, &nowhere, &decision);

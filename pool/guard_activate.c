@@ -7,6 +7,8 @@
 
 /* Beyond so many messages that are not ready for reuse at once there is nothing to find with slack_auto. */
 #define UNREADY_MOST 1024
+/* Sizes of unused memory told apart; what does not fit counts for every size. */
+#define IDLE_SIZES 32
 
 struct candidate {
   uint64_t label, bytes, mapped_bytes; /**< of a receive; of the buffer */
@@ -53,6 +55,88 @@ static void why_not(struct rp_guard *guard, const struct rp__guard_buffer *buffe
     because(guard, RP_REASON_NO_ACCESS_EVIDENCE);
   else if (open_life(info))
     because_in_use(guard);
+}
+
+/* ---- memory that nothing uses ---- */
+
+/* A pipeline that goes there and back again answers each message even in an evaluation. What no evaluation
+ * does is to read a message again once something was sent. Where the steps so far have not done that either,
+ * and as many buffers as share sit unused, those may be for the gradients. */
+static bool sure(const struct rp_guard *guard) {
+  return !guard->options.sends_told || guard->read_again_before;
+}
+
+/* Nothing has used it, or nothing since a step before the last one. What something else than a message has
+ * used since, an allocator has given away. */
+static bool sits_idle(const struct rp_guard *guard, uint32_t id) {
+  const struct rp__guard_buffer *buffer = &guard->buffers[id];
+  if (!buffer->receives) return !buffer->touched_step;
+  return buffer->step + 1 < guard->step && buffer->touched_step <= buffer->step + 1;
+}
+
+/* How many buffers sit idle of each size. */
+struct idle_sizes {
+  uint64_t mapped_bytes[IDLE_SIZES];
+  size_t buffers[IDLE_SIZES], sizes;
+  size_t others; /* of sizes for which there is no room */
+};
+
+static void idle_sizes_add(struct idle_sizes *idle, uint64_t mapped_bytes) {
+  size_t i = 0;
+  while (i < idle->sizes && idle->mapped_bytes[i] != mapped_bytes)
+    i++;
+  if (i == IDLE_SIZES) {
+    idle->others++;
+    return;
+  }
+  if (i == idle->sizes) idle->buffers[idle->sizes++] = 0;
+  idle->mapped_bytes[i] = mapped_bytes;
+  idle->buffers[i]++;
+}
+
+/* `fresh`: only those that nothing has ever used. */
+static void idle_sizes_find(const struct rp_guard *guard, bool fresh, struct idle_sizes *out) {
+  *out = (struct idle_sizes){0};
+  for (uint32_t id = 0; id < guard->buffer_count; id++) {
+    const struct rp__guard_buffer *buffer = &guard->buffers[id];
+    if (!buffer->in_use || !sits_idle(guard, id) || (fresh && buffer->receives)) continue;
+    struct rp_pool_buffer_info info = rp__guard_info(guard, id);
+    if (info.binding == RP_POOL_PRIVATE && !info.flags) idle_sizes_add(out, info.mapped_bytes);
+  }
+}
+
+static size_t idle_of(const struct idle_sizes *idle, uint64_t mapped_bytes) {
+  for (size_t i = 0; i < idle->sizes; i++)
+    if (idle->mapped_bytes[i] == mapped_bytes) return idle->buffers[i] + idle->others;
+  return idle->others;
+}
+
+static void doubt_class(struct rp_guard *guard, uint32_t pool_class) {
+  for (uint32_t id = 0; id < guard->buffer_count; id++) {
+    struct rp_pool_buffer_info info = rp__guard_info(guard, id);
+    if (info.binding == RP_POOL_BOUND && info.class_id == pool_class)
+      guard->buffers[id].doubted_step = guard->step;
+  }
+}
+
+void rp__guard_doubt(struct rp_guard *guard) {
+  struct idle_sizes idle;
+  bool found = false;
+  for (uint32_t c = 0; c < guard->class_count; c++) {
+    const struct rp__guard_class *class = &guard->classes[c];
+    struct rp_pool_class_info info;
+    if (class->sure || class->buffers == 0 || rp_pool_class(guard->pool, class->pool_class, &info)) continue;
+    if (!found) idle_sizes_find(guard, true, &idle);
+    found = true;
+    if (idle_of(&idle, info.mapped_bytes) >= class->buffers) doubt_class(guard, class->pool_class);
+  }
+}
+
+static void because_unused(struct rp_guard *guard) {
+  rp__guard_why_idle(
+      guard, "buffers_unused",
+      "The program holds buffers of this size that the last steps have not used, so steps with "
+      "more receives may come.");
 }
 
 bool rp__guard_candidates(struct rp_guard *guard) {
@@ -105,24 +189,16 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
 
 /* ---- one group ---- */
 
-/* Was the peer sent to in the last two steps? Where nothing ever goes back nothing was trained. */
-static bool answered(const struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
-  if (!guard->options.sends_told) return true;
-  const struct rp__guard_peer *peer = rp__guard_peer_of(guard, buffer->comm, buffer->peer);
-  if (!peer) return false;
-  bool begun = peer->step == guard->step; /* the step that begins may have sent already */
-  return (begun ? peer->step_before : peer->step) == guard->step - 1;
-}
-
-/* RP_OK: all released and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now. */
+/* RP_OK: all were read, and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now.
+ */
 static rp_status group_ready(struct rp_guard *guard, const struct group *group) {
-  bool open = false, evidence = true, training = true;
+  bool evidence = true, training = true;
+  struct idle_sizes idle;
   for (size_t i = 0; i < group->count; i++) {
     const struct rp__guard_buffer *buffer = &guard->buffers[group->at[i].id];
     struct rp_pool_buffer_info info = rp__guard_info(guard, group->at[i].id);
-    open |= open_life(&info);
-    evidence &= buffer->now.total > 0;
-    training &= answered(guard, buffer);
+    evidence &= buffer->now.total > 0 || (open_life(&info) && buffer->learned.total > 0);
+    training &= buffer->trained;
   }
   if (!evidence) {
     because(guard, RP_REASON_NO_ACCESS_EVIDENCE);
@@ -131,23 +207,27 @@ static rp_status group_ready(struct rp_guard *guard, const struct group *group) 
   if (!training) {
     rp__guard_why_idle(
         guard, "forward_only",
-        "Nothing was sent back to where the buffers are received from, so this is an evaluation, "
-        "and a training step may need more of them at once.");
+        "Not every message was answered by one to where it came from, so this is an evaluation, and a "
+        "training step may need more buffers at once.");
     return RP_ERROR_STATE;
   }
-  if (!open) return RP_OK;
-  because_in_use(guard);
-  return RP_ERROR_BUSY;
+  idle_sizes_find(guard, false, &idle);
+  if (!sure(guard) && idle_of(&idle, group->at[0].mapped_bytes) >= group->count) {
+    because_unused(guard);
+    return RP_ERROR_BUSY;
+  }
+  return RP_OK;
 }
 
 /* Lifetimes of the last step (`before`: of the one before); `until_ready`: until their slot could be taken.
- */
+ * One that goes on into the step that begins has not ended yet. */
 static rp_status depth_of(const struct rp_guard *guard, struct group *group, bool before, bool until_ready,
                           uint32_t slack, uint32_t *slots, struct rp_slots *out) {
   for (size_t i = 0; i < group->count; i++) {
     const struct rp__guard_buffer *buffer = &guard->buffers[group->at[i].id];
     uint64_t begin = before ? buffer->post_before : buffer->post;
-    uint64_t end = before ? buffer->last_before : buffer->last;
+    struct rp_pool_buffer_info info = rp__guard_info(guard, group->at[i].id);
+    uint64_t end = before ? buffer->last_before : open_life(&info) ? guard->clock : buffer->last;
     if (until_ready && buffer->ready > end) end = buffer->ready;
     group->intervals[i] = (struct rp_interval){begin, end};
   }
@@ -183,10 +263,11 @@ static rp_status slots_fit(const struct group *group) {
 static rp_status choose_slots(struct rp_guard *guard, struct group *group, struct rp_slots *chosen,
                               uint32_t *depth) {
   struct rp_slots now, before;
-  bool find = guard->options.slack_auto;
+  uint32_t hint = rp__guard_hinted_slots(guard, group->at[0].bytes), slack = guard->options.slack;
+  bool find = guard->options.slack_auto && !hint;
   rp_status status = depth_of(guard, group, false, false, 0, NULL, &now);
-  if (!status)
-    status = depth_of(guard, group, false, find, find ? 0 : guard->options.slack, group->slots, chosen);
+  if (hint) slack = hint > now.depth ? hint - now.depth : 0;
+  if (!status) status = depth_of(guard, group, false, find, find ? 0 : slack, group->slots, chosen);
   if (!status) status = depth_of(guard, group, true, false, 0, NULL, &before);
   if (status) return status;
   *depth = now.depth;
@@ -213,6 +294,7 @@ static rp_status note_class(struct rp_guard *guard, const struct group *group, u
                                  .slots = spec->slots,
                                  .buffers = spec->buffers,
                                  .depth = depth,
+                                 .sure = sure(guard),
                                  .slack = spec->slots - depth};
   for (size_t i = 0; i < group->count; i++)
     if (guard->buffers[group->ids[i]].peer != made.peer) made.peer = -1;
@@ -254,6 +336,10 @@ static rp_status explain(struct rp_guard *guard, rp_status status) {
   enum rp_pool_reason reason = RP_POOL_BACKEND_FAILED;
   if (status == RP_ERROR_NO_MEMORY) reason = RP_POOL_OUT_OF_MEMORY;
   if (status == RP_ERROR_STATE) reason = RP_POOL_NOTHING_TO_SHARE;
+  if (status == RP_ERROR_BUSY) {
+    because_in_use(guard);
+    return status;
+  }
   if (status == RP_ERROR_UNAVAILABLE) {
     struct rp_pool_info info;
     rp_pool_info(guard->pool, &info);

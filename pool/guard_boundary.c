@@ -36,8 +36,18 @@ static uint32_t what_is_due(struct rp_guard *guard) {
   return due;
 }
 
+/* What the step teaches: evidence of training, or none. */
+static void judge_step(struct rp_guard *guard) {
+  for (size_t i = 0; i < guard->received.count; i++) {
+    struct rp__guard_buffer *buffer = rp__guard_entry(guard, &guard->received.at[i]);
+    if (buffer && buffer->step == guard->step)
+      buffer->trained = rp__guard_peer_answered(guard, buffer->comm, buffer->peer);
+  }
+}
+
 void rp__guard_step_end(struct rp_guard *guard) {
   uint64_t pattern = step_pattern(guard);
+  judge_step(guard);
   guard->stable = pattern && pattern == guard->pattern ? guard->stable + 1 : 1;
   guard->pattern = pattern;
   struct rp__guard_list before = guard->received_before;
@@ -47,6 +57,9 @@ void rp__guard_step_end(struct rp_guard *guard) {
   guard->received.lost = false;
   rp_pool_step_end(guard->pool);
   guard->step++;
+  guard->read_again_before = guard->read_again;
+  guard->read_again = false;
+  rp__guard_doubt(guard);
   rp__guard_plan_step(guard);
   guard->due = what_is_due(guard);
 }
@@ -79,6 +92,7 @@ rp_status rp_guard_boundary(struct rp_guard *guard, const struct rp_guard_channe
   else
     guard->retry_distance = 1;
   if (!begun) return status;
+  rp__guard_why_idle(guard, NULL, NULL);
   if (!guard->activations++) {
     guard->activated_step = guard->step - 1;
     guard->activated_ns = begun_ns;

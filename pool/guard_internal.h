@@ -27,8 +27,6 @@
 #define RP__GUARD_FREED 1024
 /** Accesses remembered while somebody acts. */
 #define RP__GUARD_PENDING 4096
-/** Classes that sizes without a list of receives may turn into, one per peer. */
-#define RP__GUARD_RINGS 64
 
 /** How often each (function, kind) touched a buffer. */
 struct rp__access_set {
@@ -50,6 +48,8 @@ struct rp__guard_buffer {
   uint64_t address, bytes;
   uint64_t birth; /**< never used twice, though the id is */
   bool in_use, watched;
+  uint64_t doubted_step; /**< in which nothing that it learned counts; 0 = none */
+  uint64_t touched_step; /**< of the last receive or access; 0 = none yet */
   /* The current lifetime: from its last receive on. */
   uint64_t receives; /**< so far; 0: it is no receive buffer as far as is known */
   uint64_t step;     /**< of the last receive */
@@ -61,6 +61,7 @@ struct rp__guard_buffer {
   bool partial;               /**< receives land in parts of it */
   bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
   uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
+  uint64_t first;             /**< first access; 0 = none */
   uint64_t post_before, last_before; /**< of the lifetime before */
   uint64_t serial;                   /**< of the last change of the frontier */
   struct rp_order_frontier frontier; /**< accesses of this lifetime, the receive among them */
@@ -68,8 +69,9 @@ struct rp__guard_buffer {
   struct rp__access_set now;         /**< of this lifetime */
   struct rp__access_set learned;     /**< needed for release */
   uint32_t lifetimes;                /**< that `learned` comes from */
+  bool trained;                      /**< the step of this lifetime is over, and was one */
   uint32_t class_index;              /**< plan: class of the last receive, or RP_POOL_NONE */
-  uint32_t item, needed;             /**< plan: item of the list or RP_POOL_NONE; accesses it counts or 0 */
+  uint32_t item, needed;             /**< plan: item of the list or RP_POOL_NONE; least accesses or 0 */
   struct rp__guard_place place;
 };
 
@@ -79,15 +81,15 @@ struct rp__guard_source {
   int32_t peer;
   uint32_t received;  /**< in step `step` */
   uint32_t plan_peer; /**< the plan's number for the peer, or RP_POOL_NONE */
-  uint32_t ring;      /**< class that all of its receives go to in turn, or RP_POOL_NONE */
 };
 
-/** When a peer was sent to. */
+/** What went to a peer and came from it in a step. */
 struct rp__guard_peer {
   uint64_t comm;
   int32_t peer;
-  uint64_t step, step_before; /**< the last two steps with a send; 0 = none */
-  uint32_t sent;              /**< of a size that receives have, in step `step` */
+  uint64_t step;           /**< of the counts */
+  uint32_t sends;          /**< of any size */
+  uint32_t sent, received; /**< of sizes that receives have */
 };
 
 /** What the guard knows of a class of the pool. */
@@ -97,16 +99,20 @@ struct rp__guard_class {
   int32_t stage, peer;
   uint32_t direction, slots, buffers, depth, slack;
   /* Plan. */
-  bool ring;       /**< the n-th receive of a step has slot n mod K */
-  bool any_number; /**< more buffers than the plan counts are no surprise */
-  uint32_t needed; /**< accesses that the plan counts of each of its receives; 0 = not known */
-  uint64_t step;   /**< of the counts below */
+  bool ring;                       /**< the n-th receive of a step has slot n mod K */
+  bool any_number;                 /**< more buffers than the plan counts are no surprise */
+  uint32_t needed;                 /**< least accesses of each of its receives, by the plan; 0 = not known */
+  bool counted;                    /**< and exactly so many, by an earlier run */
+  uint64_t step;                   /**< of the counts below */
   uint32_t received, most, let_go; /**< receives; most accesses of one of them; released by the plan */
-  bool answered;                   /**< each is answered by a send, as far as the step has shown */
+  uint64_t received_ever;
+  bool sure;     /**< auto: it was learned in a step that reads messages again after something was sent */
+  bool answered; /**< each is answered by a send: its sender was heard from before it was talked to */
 };
 
 struct rp__guard_plan {
-  bool given, usable;
+  bool given, usable;                /**< a plan that can be evidence was given; the device can follow it */
+  bool hints;                        /**< one that cannot: sizes and slots of `templates` only */
   bool departed;                     /**< in this step, from the list */
   const char *problem;               /**< why it cannot be used, or NULL */
   struct rp__guard_class *templates; /**< [template_count] of the plan, without pool_class if no list */
@@ -167,7 +173,11 @@ struct rp_guard {
   bool sizes_told, sizes_untold; /**< sends were told with their bytes, without them */
   uint32_t graph_buffers;        /**< buffers that a graph may hold: an upper bound */
 
-  uint64_t clock;   /**< of receives and accesses, in host order */
+  uint64_t clock; /**< of receives, accesses and sends, in host order */
+  uint64_t sent;  /**< of the last send */
+  /** In this step, and in the one before, a message was read again after something was sent, as a backward
+   * does and no evaluation. */
+  bool read_again, read_again_before;
   uint64_t serial;  /**< of changes of frontiers */
   uint64_t context; /**< the one seen */
   bool contexts;    /**< and another one */
@@ -226,8 +236,14 @@ void rp__guard_idle(const struct rp_guard *guard, const struct rp__guard_buffer 
                     struct rp_guard_action *action);
 /** One gap of the idle list is of a kind that nobody can close. */
 bool rp__guard_idle_impossible(const struct rp_guard_action *action);
-/** What was sent to a peer, or NULL. */
+/** What went on with a peer, or NULL. */
 const struct rp__guard_peer *rp__guard_peer_of(const struct rp_guard *guard, uint64_t comm, int32_t peer);
+/** A receive of that size from the peer is posted. */
+void rp__guard_peer_received(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes);
+/** At the end of a step: did as many messages go to the peer as came from it, as in training? */
+bool rp__guard_peer_answered(const struct rp_guard *guard, uint64_t comm, int32_t peer);
+/** Slots that hints say for receives of that size; 0 = nothing. */
+uint32_t rp__guard_hinted_slots(const struct rp_guard *guard, uint64_t bytes);
 void rp__guard_why_idle(struct rp_guard *guard, const char *word, const char *text);
 
 /* guard_shadow.c */
@@ -277,6 +293,9 @@ void rp__guard_retry_later(struct rp_guard *guard);
 
 /* guard_activate.c */
 
+/** A step begins: buffers of messages that the program may be about to treat otherwise than what it did so
+ * far was learned from are doubted in it. */
+void rp__guard_doubt(struct rp_guard *guard);
 /** Are there two buffers of the last step at least that could be activated, as far as can be told? */
 bool rp__guard_candidates(struct rp_guard *guard);
 void rp__guard_places(struct rp_guard *guard, const struct rp_guard_channel *channels, size_t count);

@@ -2,8 +2,9 @@
  * buffer in between is what the next lifetime is expected to do again, and when it has, the message is
  * released.
  *
- * `learned` is the last lifetime; once the buffer shares a slot, the largest ever, key by key: evaluations
- * must not make the forward pass of the training after them look like the last reader.
+ * Only training steps teach, those in which each message was answered: an evaluation must not make the
+ * forward pass of the training after it look like the last reader. `learned` is the last lifetime of such a
+ * step, and what others did beyond that since; once the buffer shares a slot, the largest ever, key by key.
  */
 #include "pool/guard_internal.h"
 
@@ -69,16 +70,18 @@ void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id) {
   buffer->post_before = buffer->post;
   buffer->last_before = buffer->last;
   if (buffer->receives) {
-    if (rp__guard_info(guard, id).binding != RP_POOL_BOUND) buffer->learned = (struct rp__access_set){0};
+    bool shares = rp__guard_info(guard, id).binding == RP_POOL_BOUND;
+    if (buffer->trained && !shares) buffer->learned = (struct rp__access_set){0};
     set_raise(&buffer->learned, &buffer->now);
-    buffer->lifetimes++;
+    buffer->lifetimes += buffer->trained || !shares; /* what shares nothing may err */
   }
+  buffer->trained = false;
   buffer->now = (struct rp__access_set){0};
 }
 
 /* All that reads the message has been launched, by what earlier lifetimes did. */
-static bool done(const struct rp__guard_buffer *buffer) {
-  if (!buffer->lifetimes || !buffer->learned.total) return false;
+static bool done(const struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
+  if (!buffer->lifetimes || !buffer->learned.total || buffer->doubted_step == guard->step) return false;
   return buffer->now.total >= buffer->needed && set_covers(&buffer->now, &buffer->learned);
 }
 
@@ -93,16 +96,19 @@ void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_
                      rp_order_token token) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   if (access->group && buffer->waiting) buffer->waiting--;
+  buffer->touched_step = guard->step;
   if (!buffer->receives)
     return; /* shares nothing, and a receive comes after all this by the program's doing */
   rp_order_frontier_add(guard->order, &buffer->frontier, token);
   buffer->serial = ++guard->serial;
-  bool was_done = done(buffer);
+  bool was_done = done(guard, buffer);
   uint64_t key = rp__guard_key(access);
   set_add(&buffer->now, key, 1);
   guard->evidence_merged += set_find(&buffer->now, key) == buffer->now.used;
   buffer->last = ++guard->clock;
+  if (!buffer->first) buffer->first = buffer->last;
+  guard->read_again |= buffer->step == guard->step && guard->sent > buffer->first;
   rp__guard_plan_touched(guard, buffer);
-  if (was_done || buffer->waiting || !done(buffer)) return;
+  if (was_done || buffer->waiting || !done(guard, buffer)) return;
   if (rp_pool_release(guard->pool, id) == RP_OK && guard->options.strict) guard->strict_pending = true;
 }

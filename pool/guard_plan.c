@@ -30,8 +30,22 @@ static void copy_classes(struct rp__guard_class *to, const struct rp_guard_plan 
                                      .direction = class->direction,
                                      .slots = class->slots,
                                      .buffers = class->buffers,
-                                     .ring = true};
+                                     .ring = true,
+                                     .counted = true,
+                                     .sure = true};
   }
+}
+
+/* Accesses without which the message is still in use; 0 = not known. */
+static uint32_t needed_by(const struct rp_guard_planned_receive *item) {
+  return item->accesses ? item->accesses : item->readers;
+}
+
+/* Does the list say of any receive when it is done with? */
+static bool is_evidence(const struct rp_guard_plan *plan) {
+  for (size_t i = 0; plan->receives && i < plan->receive_count; i++)
+    if (needed_by(&plan->receives[i])) return true;
+  return false;
 }
 
 /* Which classes are rings, and how often each of their messages is read: the most of any. */
@@ -40,7 +54,8 @@ static void study_items(struct rp__guard_plan *plan) {
     const struct rp_guard_planned_receive *item = &plan->items[i];
     struct rp__guard_class *class = &plan->templates[item->class_index];
     if (item->slot != class->received++ % class->slots) class->ring = false;
-    if (item->accesses > class->needed) class->needed = item->accesses;
+    if (needed_by(item) > class->needed) class->needed = needed_by(item);
+    class->counted &= item->accesses > 0;
   }
   for (uint32_t c = 0; c < plan->template_count; c++)
     plan->templates[c].received = 0;
@@ -95,8 +110,7 @@ static rp_status make_class(struct rp_guard *guard, const struct rp__guard_class
   return status;
 }
 
-/* Sizes without a list: one class of each size now, so that the first burst of allocations finds it; it
- * becomes that of the first peer. */
+/* Now, so that the first burst of allocations finds them. */
 static rp_status make_classes(struct rp_guard *guard) {
   rp_status status = RP_OK;
   uint32_t index;
@@ -112,7 +126,9 @@ rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan
     plan->problem = "The plan has a class without size or slots, or a receive that fits none of its classes.";
     return RP_OK;
   }
-  size_t count = given->receives ? given->receive_count : 0;
+  plan->hints = !is_evidence(given);
+  plan->given = !plan->hints;
+  size_t count = plan->hints ? 0 : given->receive_count;
   plan->templates = calloc(given->class_count, sizeof *plan->templates);
   plan->items = calloc(count + 1, sizeof *plan->items);
   if (!plan->templates || !plan->items) return RP_ERROR_NO_MEMORY;
@@ -120,6 +136,7 @@ rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan
   plan->item_count = count;
   if (count) memcpy(plan->items, given->receives, count * sizeof *plan->items);
   copy_classes(plan->templates, given);
+  if (plan->hints) return RP_OK;
   study_items(plan);
   rp_status status = study_peers(plan);
   if (status) return status;
@@ -131,6 +148,15 @@ rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan
     plan->problem = "The driver or the pool does not take the plan's classes.";
   plan->usable = !status;
   return RP_OK;
+}
+
+uint32_t rp__guard_hinted_slots(const struct rp_guard *guard, uint64_t bytes) {
+  uint32_t most = 0;
+  for (uint32_t t = 0; guard->plan.hints && t < guard->plan.template_count; t++) {
+    const struct rp__guard_class *hint = &guard->plan.templates[t];
+    if (hint->receive_bytes == bytes && hint->slots > most) most = hint->slots;
+  }
+  return most;
 }
 
 void rp__guard_plan_fini(struct rp_guard *guard) {
@@ -155,8 +181,7 @@ struct rp__guard_source *rp__guard_source_of(struct rp_guard *guard, const struc
                                        .bytes = receive->bytes,
                                        .peer = receive->peer,
                                        .step = guard->step,
-                                       .plan_peer = RP_POOL_NONE,
-                                       .ring = RP_POOL_NONE};
+                                       .plan_peer = RP_POOL_NONE};
   }
   if (found->step != guard->step) found->received = 0;
   found->step = guard->step;
@@ -186,32 +211,11 @@ static bool item_fits(const struct rp_guard *guard, const struct rp__guard_sourc
          peer_fits(guard, source, item->source);
 }
 
-/* The next class in turn for a peer of which nothing is listed. */
-static uint32_t ring_new(struct rp_guard *guard, const struct rp_guard_receive *receive) {
-  const struct rp__guard_plan *plan = &guard->plan;
-  uint32_t rings = 0, index = RP_POOL_NONE;
-  for (uint32_t c = 0; c < guard->class_count; c++) {
-    bool taken = false;
-    for (uint32_t i = 0; i < guard->source_count; i++)
-      taken |= guard->sources[i].ring == c;
-    rings += guard->classes[c].receive_bytes == receive->bytes;
-    if (!taken && guard->classes[c].receive_bytes == receive->bytes && index == RP_POOL_NONE) index = c;
-  }
-  if (index != RP_POOL_NONE || rings >= RP__GUARD_RINGS) return index;
-  for (uint32_t t = 0; t < plan->template_count; t++)
-    if (plan->templates[t].receive_bytes == receive->bytes)
-      return make_class(guard, &plan->templates[t], &index) ? RP_POOL_NONE : index;
-  return RP_POOL_NONE;
-}
-
-/* Class of the source when there is no list, or the run does something else than it says. */
-static uint32_t ring_of(struct rp_guard *guard, struct rp__guard_source *source,
+/* Class of the source when the run does something else than the list says. */
+static uint32_t ring_of(const struct rp_guard *guard, const struct rp__guard_source *source,
                         const struct rp_guard_receive *receive) {
-  const struct rp__guard_plan *plan = &guard->plan;
-  if (source->ring != RP_POOL_NONE) return source->ring;
-  if (!plan->item_count) return source->ring = ring_new(guard, receive);
   if (source->plan_peer == RP_POOL_NONE) return RP_POOL_NONE;
-  uint32_t class = plan->ring_of[source->plan_peer];
+  uint32_t class = guard->plan.ring_of[source->plan_peer];
   bool fits = class < guard->class_count && guard->classes[class].receive_bytes == receive->bytes;
   return fits ? class : RP_POOL_NONE;
 }
@@ -233,14 +237,14 @@ struct rp__guard_target rp__guard_plan_target(struct rp_guard *guard,
   struct rp__guard_plan *plan = &guard->plan;
   if (!plan->usable) return target;
   struct rp__guard_source *source = rp__guard_source_of(guard, receive);
-  if (plan->item_count && !plan->departed && item_fits(guard, source, receive)) {
+  if (!plan->departed && item_fits(guard, source, receive)) {
     target.item = (uint32_t)plan->position;
     target.class_index = plan->items[target.item].class_index;
     target.slot = plan->items[target.item].slot;
     return target;
   }
   target.class_index = ring_of(guard, source, receive);
-  if (target.class_index == RP_POOL_NONE || !plan->item_count) return target; /* any slot that is free */
+  if (target.class_index == RP_POOL_NONE) return target;
   const struct rp__guard_class *class = &guard->classes[target.class_index];
   target.slot = received_in_step(guard, class) % class->slots;
   return target;
@@ -255,9 +259,9 @@ static bool ended_before(const struct rp_guard *guard, const struct rp__guard_bu
   return items[tenant->item].end < items[item].begin;
 }
 
-/* Nobody said how often a message is read. Then it has been read as often as any other of its class so far,
- * and where something goes back for each (design: the answering send), that has been sent: a list alone may
- * be of another schedule, with fewer messages in flight. */
+/* Nobody counted how often a message is read, only which parts of the schedule do it. Then it has been read
+ * as often as any other of its class so far, and where something goes back for each (design: the answering
+ * send), that has been sent: the list may be of another schedule, with fewer messages in flight. */
 static bool looks_done(const struct rp_guard *guard, const struct rp__guard_class *class,
                        const struct rp__guard_buffer *tenant) {
   const struct rp__guard_peer *peer = rp__guard_peer_of(guard, tenant->comm, tenant->peer);
@@ -267,15 +271,19 @@ static bool looks_done(const struct rp_guard *guard, const struct rp__guard_clas
   return peer && peer->step == guard->step && peer->sent > class->let_go;
 }
 
-/* Was the message read for the last time, by what the plan says and nothing better? */
+/* Was the message read for the last time, by what the plan says and nothing better? Never where the plan does
+ * not say how often that is. */
 static bool done_by_plan(const struct rp_guard *guard, const struct rp__guard_class *class,
                          const struct rp__guard_buffer *tenant, const struct rp__guard_target *target) {
-  uint32_t needed = tenant->item == RP_POOL_NONE ? class->needed : guard->plan.items[tenant->item].accesses;
+  const struct rp_guard_planned_receive *item =
+      tenant->item == RP_POOL_NONE ? NULL : &guard->plan.items[tenant->item];
+  uint32_t needed = item ? needed_by(item) : class->needed;
+  bool counted = item ? item->accesses > 0 : class->counted;
   if (tenant->lifetimes) return false; /* what it did before is better evidence */
-  if (tenant->waiting || tenant->now.total < (needed ? needed : 1)) return false;
+  if (tenant->waiting || !needed || tenant->now.total < needed) return false;
   if (tenant->step != guard->step) return true;
   if (target->item != RP_POOL_NONE && !ended_before(guard, tenant, target->item)) return false;
-  return needed || looks_done(guard, class, tenant);
+  return counted || looks_done(guard, class, tenant);
 }
 
 static void release_tenant(struct rp_guard *guard, struct rp__guard_class *class, uint32_t slot, uint32_t id,
@@ -292,14 +300,10 @@ void rp__guard_plan_release(struct rp_guard *guard, uint32_t id, const struct rp
   struct rp__guard_class *class = &guard->classes[target->class_index];
   struct rp_pool_buffer_info info = rp__guard_info(guard, id);
   class_step(guard, class);
-  if (info.binding == RP_POOL_BOUND) {
-    if (info.class_id == class->pool_class) release_tenant(guard, class, info.slot, id, target);
-  } else if (target->slot != RP_POOL_NONE) {
+  if (info.binding != RP_POOL_BOUND)
     release_tenant(guard, class, target->slot, id, target);
-  } else {
-    for (uint32_t slot = 0; slot < class->slots; slot++)
-      release_tenant(guard, class, slot, id, target);
-  }
+  else if (info.class_id == class->pool_class)
+    release_tenant(guard, class, info.slot, id, target);
 }
 
 void rp__guard_plan_touched(struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
@@ -311,7 +315,7 @@ void rp__guard_plan_touched(struct rp_guard *guard, const struct rp__guard_buffe
 /* The first time in a step that the list is left; what happens then depends on the classes. */
 static void depart(struct rp_guard *guard, const struct rp__guard_target *target) {
   struct rp__guard_plan *plan = &guard->plan;
-  if (!plan->item_count || plan->departed || target->item != RP_POOL_NONE) return;
+  if (plan->departed || target->item != RP_POOL_NONE) return;
   plan->departed = true;
   if (target->class_index == RP_POOL_NONE) guard->any_departed = true;
 }
@@ -326,20 +330,22 @@ void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct r
   if (!plan->usable) return;
   depart(guard, target);
   if (target->class_index == RP_POOL_NONE) {
-    guard->any_departed |= plan->item_count != 0;
+    guard->any_departed = true;
     return;
   }
   struct rp__guard_class *class = &guard->classes[target->class_index];
   const struct rp__guard_peer *sent = rp__guard_peer_of(guard, receive->comm, receive->peer);
   class_step(guard, class);
-  /* Whoever we hear from before we talk to them is before us in the pipeline, and wants an answer. */
-  if (!class->received++) class->answered = !sent || sent->step != guard->step || !sent->sent;
+  /* Whoever we hear from before we talk to them is before us in the pipeline, and wants an answer. The first
+   * step shows it: in later ones sends come before the receive that tells that they have begun. */
+  if (!class->received_ever++) class->answered = !sent || sent->step != guard->step || !sent->sent;
+  class->received++;
   buffer->class_index = target->class_index;
   class->peer = class->peer == -1 || class->peer == receive->peer ? receive->peer : -2;
   buffer->needed = class->needed;
   struct rp__guard_source *source = rp__guard_source_of(guard, receive);
   if (target->item == RP_POOL_NONE) return;
-  buffer->needed = plan->items[target->item].accesses;
+  buffer->needed = needed_by(&plan->items[target->item]);
   source->plan_peer = plan->items[target->item].source;
   plan->position++;
 }

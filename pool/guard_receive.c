@@ -162,6 +162,7 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
   rp_status status = rp_pool_find(guard->pool, receive->address, &id);
   if (status) {
     guard->unowned_receives++;
+    rp__guard_peer_received(guard, receive->comm, receive->peer, receive->bytes);
     return status;
   }
   struct rp__guard_buffer *buffer = &guard->buffers[id];
@@ -188,7 +189,8 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   buffer->microbatch = (*received_so_far(guard, buffer, receive))++;
   if (!buffer->receives) buffer->usual_bytes = receive->bytes;
   buffer->receives++;
-  buffer->step = guard->step;
+  buffer->step = buffer->touched_step = guard->step;
+  buffer->first = 0;
   buffer->comm = receive->comm;
   buffer->peer = receive->peer;
   buffer->receive_bytes = receive->bytes;
@@ -197,6 +199,7 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   buffer->serial = ++guard->serial;
   buffer->post = buffer->last = buffer->ready = ++guard->clock;
   buffer->received = *site;
+  rp__guard_peer_received(guard, receive->comm, receive->peer, receive->bytes);
   rp__guard_watch(guard, id);
   if (buffer->partial) {
     guard->partial_receives++;

@@ -67,6 +67,16 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (guard->off) {
     out->idle_reason = guard->idle_word;
     out->idle_text = guard->idle_text;
+  } else if (out->pool.account.saved_peak_bytes > 0 && !out->pool.buffers) {
+    out->idle_reason = "freed";
+    out->idle_text = "The buffers that shared memory have been freed.";
+  } else if (guard->activations && guard->idle_word) {
+    out->idle_reason = guard->idle_word;
+    out->idle_text = guard->idle_text;
+  } else if (guard->activations) {
+    out->idle_reason = "no_longer";
+    out->idle_text = "The buffers that shared memory have memory of their own again; the conflicts and reasons "
+                     "say why.";
   } else if (!plan->given && guard->step > guard->options.watch_steps && !steady) {
     out->idle_reason = rp_reason_name(RP_REASON_UNSTABLE_PATTERN);
     out->idle_text = rp_reason_text(RP_REASON_UNSTABLE_PATTERN);
@@ -76,9 +86,6 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (!plan->given && steady && guard->idle_word) {
     out->idle_reason = guard->idle_word;
     out->idle_text = guard->idle_text;
-  } else if (out->pool.account.saved_peak_bytes > 0 && !out->pool.buffers) {
-    out->idle_reason = "freed";
-    out->idle_text = "The buffers that shared memory have been freed.";
   } else if (guard->any_departed) {
     out->idle_reason = "plan_does_not_fit";
     out->idle_text = "The receives of this run do not come in the order that the plan lists, and which class "

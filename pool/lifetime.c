@@ -38,6 +38,18 @@ static void close_item(struct walk *w, const struct rp_action *a, bool gradient,
   if (item) w->items[item - 1].interval.end = position;
 }
 
+static void read_item(struct walk *w, const struct rp_action *a, bool gradient) {
+  uint32_t item = w->item_of[slot_of(w, a, gradient)];
+  if (item) w->items[item - 1].readers++;
+}
+
+/* Every part of a backward reads the gradient, and what the forward has read. */
+static void read_backward(struct walk *w, const struct rp_action *a) {
+  if (w->options.forward_only) return;
+  read_item(w, a, false);
+  read_item(w, a, true);
+}
+
 static void visit(struct walk *w, const struct rp_action *a, uint64_t position) {
   bool backward = !w->options.forward_only;
   switch (a->kind) {
@@ -49,16 +61,19 @@ static void visit(struct walk *w, const struct rp_action *a, uint64_t position) 
     break;
   case RP_ACTION_FORWARD:
     first_use(w, a, false, position);
+    read_item(w, a, false);
     if (!backward) close_item(w, a, false, position);
     break;
   case RP_ACTION_BACKWARD_INPUT:
     first_use(w, a, true, position);
+    read_backward(w, a);
     break;
   case RP_ACTION_BACKWARD:
     first_use(w, a, true, position);
     /* fall through */
   case RP_ACTION_BACKWARD_WEIGHT:
     if (!backward) break;
+    read_backward(w, a);
     close_item(w, a, false, position);
     close_item(w, a, true, position);
     break;

@@ -22,6 +22,7 @@ struct rp_received {
   int32_t stage;
   int32_t microbatch;
   enum rp_direction direction;
+  uint32_t readers; /**< actions that read it */
 };
 
 /** Everything a schedule receives; freed with rp_received_set_fini. */

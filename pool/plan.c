@@ -361,7 +361,8 @@ rp_status rp__plan_from_schedule(const struct rp_schedule *schedule, const struc
                                        .stage = set.items[i].stage,
                                        .microbatch = set.items[i].microbatch,
                                        .direction = set.items[i].direction,
-                                       .source = sender_of(schedule, &set.items[i])};
+                                       .source = sender_of(schedule, &set.items[i]),
+                                       .readers = set.items[i].readers};
   rp_received_set_fini(&set);
   if (!items) return RP_ERROR_NO_MEMORY;
   return rp__plan_build(items, count, schedule->ranks, schedule->stages, schedule->microbatches, options,

@@ -22,6 +22,7 @@ struct rp_plan_item {
   enum rp_direction direction;
   uint32_t source;   /**< who sends it: equal numbers within a rank, equal senders */
   uint32_t accesses; /**< how many read it, where a run counted them; else 0 */
+  uint32_t readers;  /**< actions of the schedule that read it; 0 = not of a schedule */
 };
 
 /** Buffers that share slots. */

@@ -152,6 +152,13 @@ static void forget_ended_peers(struct rp_tracker *tracker, uint64_t comm) {
   tracker->peer_count = kept;
 }
 
+/* Whether activations come from the peer of this, the first exchange with it. */
+static bool is_before_us(const struct rp_tracker *tracker, const struct rp_event *event) {
+  int64_t distance = (int64_t)event->peer - tracker->rank;
+  if (tracker->rank_assumed && (distance == 1 || distance == -1)) return distance < 0;
+  return event->kind == RP_EVENT_RECV;
+}
+
 static void note_peer(struct rp_tracker *tracker, const struct rp_event *event) {
   for (size_t i = 0; i < tracker->peer_count; i++) {
     const struct rp_peer_order *known = &tracker->peers[i];
@@ -174,7 +181,7 @@ static void note_peer(struct rp_tracker *tracker, const struct rp_event *event) 
       (struct rp_peer_order){.comm = event->comm,
                              .bytes = event->bytes,
                              .peer = event->peer,
-                             .receive_first = event->kind == RP_EVENT_RECV};
+                             .receive_first = is_before_us(tracker, event)};
 }
 
 /* Step that a further receive into `buffer` belongs to: one after its last. A buffer that lags by more than
@@ -395,6 +402,11 @@ void rp_tracker_restart(struct rp_tracker *tracker) {
   rp__channels_fini(tracker);
   rp__answers_fini(tracker);
   rp__steps_restart(tracker);
+}
+
+void rp_tracker_assume_rank(struct rp_tracker *tracker, int32_t rank) {
+  tracker->rank_assumed = true;
+  tracker->rank = rank;
 }
 
 static void finish_buffer(struct rp_tracker *tracker, struct rp_buffer *buffer, uint64_t time_ns) {

@@ -91,6 +91,7 @@ struct rp_channel {
   uint32_t buffers;              /**< N: receives of the channel in one step */
   uint32_t depth;                /**< D of the last complete step; 0 before there is one */
   uint32_t depth_min, depth_max; /**< over all complete steps */
+  uint32_t accesses_most;        /**< of one message, over all complete steps but the first */
   uint32_t slots;                /**< K = min(N, D + slack) */
   uint64_t transfers;            /**< receives of its complete steps */
   uint64_t bytes_transferred;
@@ -152,6 +153,11 @@ rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *ev
 /** Forgets everything but allocations, labels and what was counted, as if the next event were the first: for
  * an observer that joined in the middle of a step and has found the beginning of one. */
 void rp_tracker_restart(struct rp_tracker *tracker);
+
+/** For an observer that joined in the middle of a step, where what is exchanged first with a peer does not
+ * tell its side: `rank` is the process's own, and activations are assumed to come from the rank below it,
+ * gradients from the rank above. Peers that are no neighbours are told by the first exchange as ever. */
+void rp_tracker_assume_rank(struct rp_tracker *tracker, int32_t rank);
 
 /** The process ends at `time_ns`: what is open is closed, so that the last step counts as complete if it is.
  * Events after it are ignored. */

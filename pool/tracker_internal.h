@@ -102,7 +102,7 @@ struct rp_step {
   size_t open; /**< lifetimes not closed yet */
 };
 
-/** First operation ever seen with a peer: tells which side of the pipeline it is on. */
+/** Which side of the pipeline a peer is on: by the first operation ever seen with it, or by rank. */
 struct rp_peer_order {
   uint64_t comm, bytes;
   int32_t peer;
@@ -161,6 +161,8 @@ struct rp_tracker {
   struct rp_labels labels;
   struct rp_answers answers;
 
+  bool rank_assumed; /**< the stream of events begins in the middle: sides are told by rank */
+  int32_t rank;      /**< where assumed */
   struct rp_peer_order *peers;
   size_t peer_count, peer_capacity;
 

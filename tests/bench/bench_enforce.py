@@ -25,10 +25,10 @@ class EnforceBench(bench.Bench):
         return [self.trainer, "--stages", str(STAGES), "--microbatches", str(MICROBATCHES), "--steps", str(steps),
                 "--message-bytes", str(BYTES)]
 
-    def plan(self):
+    def plan(self, buffer_bytes=BYTES):
         path = str(pathlib.Path(self.scratch) / "plan")
         bench.run([self.recvpool, "plan", "--schedule", "1f1b", "--stages", str(STAGES), "--microbatches", str(MICROBATCHES),
-                   "--buffer-bytes", str(BYTES), "--output", path])
+                   "--buffer-bytes", str(buffer_bytes), "--output", path])
         return ["--plan", path]
 
     def end_to_end(self, steps, options):
@@ -38,7 +38,7 @@ class EnforceBench(bench.Bench):
     def call(self, call, pointer, count):
         """Nanoseconds of one call, unattached and with its buffer in a pool."""
         command = [self.calls, call, pointer, "none", str(count)]
-        guarded = self.enforced(command, ["--buffer-bytes", "1MiB", "--slots", "2"])
+        guarded = self.enforced(command, [*self.plan(1 << 20), "--plan-rank", "1"])
         return self.pairs(lambda: float(bench.run(command, self.libraries)[1]),
                           lambda: float(bench.run(guarded, self.libraries)[1]))
 

@@ -111,6 +111,12 @@ static void use_scratch(struct stage *s) {
   check(cudaFree(scratch), "cudaFree");
 }
 
+/* The work of a destroyed stream goes on. */
+static void renew_stream(struct stage *s) {
+  check(cudaStreamDestroy(s->transfers), "cudaStreamDestroy");
+  check(cudaStreamCreateWithFlags(&s->transfers, cudaStreamNonBlocking), "cudaStreamCreate");
+}
+
 static void *run(void *argument) {
   struct stage *s = argument;
   check(cudaSetDevice(0), "cudaSetDevice");
@@ -119,6 +125,7 @@ static void *run(void *argument) {
     if (step % 8 == 0) allocate_buffers(s);
     run_step(s, step);
     use_scratch(s);
+    if (step % 4 == 2) renew_stream(s);
     if (step % 8 == 7) free_buffers(s);
     if (step % 8 == 7 || atomic_load(&stop)) atomic_fetch_add(&steps, 1 + step % 8);
     if (step % 8 != 7 && atomic_load(&stop)) {

@@ -1,6 +1,7 @@
 """Observing the trainer from outside gives what the agent inside says, over all its schedules; at the same time."""
 
 import glob
+import json
 import os
 import re
 import subprocess
@@ -8,16 +9,20 @@ import sys
 import time
 
 import support
+import trace_check
 from attach_support import AttachCase, functions_of, reports_of
 from support import RECVPOOL, SOURCE, TRAINER
 
 HOLDER = """
-import ctypes, sys
-for library in ("libcuda.so.1", "libcudart.so.13", "libnccl.so.2"):
-    ctypes.CDLL(library)
+import mmap, sys
+held = []
+for path in sys.argv[1:]:
+    with open(path, "rb") as file:
+        held.append(mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC))
 print("ready", flush=True)
 sys.stdin.read()
 """
+LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "libnccl.so.2")
 VARIANTS = [
     ["--schedule", "gpipe", "--stages", "4", "--microbatches", "6"],
     ["--schedule", "1f1b", "--stages", "4", "--microbatches", "8"],
@@ -62,16 +67,8 @@ def families(report):
 class TrainerCase(AttachCase):
     def hold_libraries(self):
         """A process that has mapped the libraries, so that they are probed before the first call of a job."""
-        holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                  env=support.simulated())
-
-        def end():
-            holder.stdin.close()
-            holder.wait(timeout=30)
-            holder.stdout.close()
-        self.addCleanup(end)
-        self.assertEqual(holder.stdout.readline(), b"ready\n")
-        return holder
+        paths = [os.path.join(support.SIMLIB, name) for name in LIBRARIES]
+        return self.program(command=[sys.executable, "-c", HOLDER, *paths])
 
     def both(self, options, *arguments, steps=4, slack="2"):
         """Reports of the agent and of the observer over one run, by process id, and the observer's document."""
@@ -94,8 +91,8 @@ class TrainerCase(AttachCase):
         self.assertEqual(set(document["observer"]["dropped_by_cpu"]), {0})
         return inside, outside, document
 
-    def check_transfers(self, inside, outside):
-        """What needs no access evidence: counts, sizes, peers, ranks, communicators, order of posting."""
+    def check_calls(self, inside, outside):
+        """What needs no access evidence: counts, ranks, communicators."""
         for pid, report in outside.items():
             theirs = inside[pid]
             for kind in SEEN_BY_BOTH:
@@ -103,13 +100,27 @@ class TrainerCase(AttachCase):
             for name in ("rank", "world_size", "local_rank", "rank_source", "command", "host"):
                 self.assertEqual(report["process"][name], theirs["process"][name], name)
             self.assertEqual(report["communicators"], theirs["communicators"])
+
+    def check_transfers(self, inside, outside):
+        """Sizes and peers of the receives of a step, and the order of posting."""
+        for pid, report in outside.items():
+            theirs = inside[pid]
             self.assertEqual(families(report), families(theirs))
             self.assertEqual(posts(report), posts(theirs))
 
 
+# How many parameters a kernel has is guessed from what lies on the stack, where a sanitizer leaves more than others do.
+SANITIZED = bool(os.environ.get("E2E_SANITIZE"))
+
+
 class EqualityTest(TrainerCase):
     def check_variant(self, options):
+        if SANITIZED:
+            inside, outside, _ = self.both(options)
+            self.check_calls(inside, outside)
+            return
         inside, outside, _ = self.both(options, "--launches")
+        self.check_calls(inside, outside)
         self.check_transfers(inside, outside)
         for pid, report in outside.items():
             mine, theirs = ({key(c): c for c in r["channels"]} for r in (report, inside[pid]))
@@ -240,6 +251,33 @@ class OutputTest(TrainerCase):
         self.assertIn("\n=> pooling would save about ", text)
         self.assertIn("release is known from answering sends only", text)
         self.assertNotIn("\x1b", text)
+
+    def test_trace(self):
+        path = os.path.join(self.folder, "trace.json")
+        holder = self.hold_libraries()
+        job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", TRAINER, "--stages", "2", "--microbatches", "6",
+                                "--steps", "3"], env=support.simulated(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                               text=True)
+        observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--trace", path)
+        self.assertFalse(os.path.exists(path))  # whole or not there
+        job.communicate("go\n", timeout=60)
+        reports = reports_of(observer.stop())
+        with open(path) as file:
+            found = trace_check.check(json.load(file))
+        self.assertEqual(len(found), 2 * 6)
+        self.assertEqual(len(found), sum(len(c["lifetimes"]) for r in reports.values() for c in r["channels"]))
+        self.assertEqual(os.listdir(self.folder).count("trace.json"), 1)
+
+    def test_trace_that_cannot_be_written(self):
+        job = subprocess.Popen(["sleep", "100"])
+        try:
+            result = support.run([RECVPOOL, "attach", "--pid", str(job.pid), "--trace", "/nowhere/trace.json"])
+        finally:
+            job.terminate()
+            job.wait(timeout=30)
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assert_one_line(result.stderr)
+        self.assertIn("cannot write /nowhere/trace.json: No such file or directory", result.stderr)
 
     def test_report_folder(self):
         holder = self.hold_libraries()

@@ -40,7 +40,10 @@ class AgentTest(test_attach.TrainerCase):
         self.assertEqual(checks["differences"], 0)
 
     def test_sharing_from_the_first_step(self):
-        checks = self.observed("--buffer-bytes", "4MiB", "--slots", "3")
+        plan = os.path.join(self.folder, "plan.json")
+        self.assert_success(support.run([RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", "8",
+                                         "--slack", "1", "--buffer-bytes", "4MiB", "--output", plan]))
+        checks = self.observed("--plan", plan)
         self.assertGreaterEqual(checks["compared"], 4)
         self.assertEqual(checks["differences"], 0)
 
@@ -48,20 +51,24 @@ class AgentTest(test_attach.TrainerCase):
 class LyingAgentTest(AttachCase):
     """A library with the agent's name, and reports of its own making."""
 
-    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3):
-        """The observer's process, document and words about a process that made `made` receives."""
+    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False):
+        """The observer's process, document and words about a process that made `made` receives. With `predecessor` the
+        report is of the program that the process was before."""
         library = os.path.join(self.folder, "librecvpool.so")
         shutil.copy(MOCK, library)
         os.makedirs(self.reports_dir, exist_ok=True)
         environment = support.clean_environment(RECVPOOL_REPORT_DIR=self.reports_dir)
-        program = self.program(env=environment)
-        observer = self.observer("--pid", str(program.pid))
+        program, holder = self.program(env=environment), self.program()
+        holder.open(library)  # so that it is probed before the first call
+        observer = self.observer("--pid", f"{program.pid},{holder.pid}")
+        holder.close()
+        start = time.monotonic_ns()
         self.assertEqual(program.do("exec"), "ready")  # observed from its beginning
         program.open(library)
-        time.sleep(0.1)
+        time.sleep(0.5)  # for the observer to notice that it is mapped
         for _ in range(made):
             program.call(*RECV)
-        start = time.monotonic_ns()
+        start = start if predecessor else time.monotonic_ns()
         report = {"state": "finished", "written_monotonic_ns": start,
                   "events": {"by_kind": {"recv": receives, "send": 0}},
                   "enforcement": {"mode": "enforce", "devices": [{"physical_bytes": physical_bytes,
@@ -82,6 +89,10 @@ class LyingAgentTest(AttachCase):
         checks, errors, warnings = self.told(3)
         self.assertEqual(checks, {"compared": 2, "differences": 0})
         self.assertEqual((errors, [text for text in warnings if "cross-check" in text]), ("", []))
+
+    def test_the_program_before(self):
+        checks, errors, _ = self.told(2, predecessor=True)
+        self.assertEqual((checks, errors), ({"compared": 0, "differences": 0}, ""))
 
     def check_lie(self, words, *arguments):
         checks, errors, warnings = self.told(*arguments)

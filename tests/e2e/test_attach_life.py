@@ -127,8 +127,11 @@ class LifeTest(AttachCase):
         time.sleep(0.05)
         running.call(*RECV)
         later.do("repeat 3 " + TEXT)
+        later.do("fork repeat 137 " + TEXT)  # a number that no other process has
         reports = reports_of(observer.stop())
         self.assertEqual((kinds(reports[running.pid])["recv"], kinds(reports[later.pid])["recv"]), (1, 3))
+        forked = [r for r in reports.values() if kinds(r)["recv"] == 137]
+        self.assertEqual([[text for text in r["warnings"] if "ran before" in text] for r in forked], [[]])
 
     def test_by_cgroup(self):
         with open("/proc/mounts") as file:
@@ -334,6 +337,19 @@ class UsageTest(support.TestCase):
 
 
 class MissingTest(AttachCase):
+    def test_ends_when_nobody_reads(self):
+        program = self.program()
+        program.open(MOCK)
+        process = subprocess.Popen([RECVPOOL, "attach", "--pid", str(program.pid), "--min-bytes", "1", "--interval", "50ms"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        process.stderr.readline()
+        program.call(*RECV)
+        self.assertTrue(process.stdout.readline())
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=60), 1)
+        process.stderr.close()
+
     def test_no_such_process(self):
         child = subprocess.Popen(["true"])
         child.wait()

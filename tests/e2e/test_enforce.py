@@ -51,6 +51,14 @@ class EnforceCase(support.TestCase):
         shutil.rmtree(self.reports_dir)
         return reports
 
+    def paper_plan(self, schedule="1f1b", stages=2, ranks=2, slack=1):
+        """The path of a plan made of a schedule."""
+        plan = os.path.join(self.folder, "schedule-plan.json")
+        self.assert_success(support.run([RECVPOOL, "plan", "--schedule", schedule, "--stages", str(stages), "--ranks",
+                                         str(ranks), "--microbatches", str(MICROBATCHES), "--slack", str(slack),
+                                         "--buffer-bytes", str(BYTES), "--output", plan]))
+        return plan
+
     def devices(self, reports):
         found = [(report, device) for report in reports for device in report["enforcement"]["devices"]]
         self.assertTrue(found)
@@ -123,27 +131,60 @@ class AutoTest(EnforceCase):
             self.assertEqual(device["idle"]["reason"], "no_access_evidence")
 
 
-class PlannedTest(EnforceCase):
-    """With sizes and slots of the user: from the first step on, and from the first allocation."""
+class SizesTest(EnforceCase):
+    """With sizes and slots of the user, which do not say when a message is done with: learned first, as without."""
 
-    SLOTS = 4
-
-    def test_memory_is_never_taken(self):
-        options = ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", str(self.SLOTS)]
-        for stages, variant in VARIANTS[:4]:
-            for seed in (1, 2):
-                with self.subTest(stages=stages, variant=variant, seed=seed):
+    def test_shared_after_two_steps(self):
+        for slots in (1, 4):
+            options = ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", str(slots)]
+            for seed, (stages, variant) in enumerate(VARIANTS):
+                with self.subTest(stages=stages, variant=variant, slots=slots):
                     stock = self.train(stages, variant, seed=seed)
                     pooled = self.train(stages, variant, options, seed=seed)
                     self.assertEqual(training(pooled.stdout), training(stock.stdout))
                     reports = self.take_reports()
                     self.assert_quiet(reports)
-                    for report, device in self.devices(reports):
-                        rank = report["process"]["rank"]
-                        self.assertEqual(len(device["classes"]), 1 if rank in (0, stages - 1) else 2)
+                    for _, device in self.devices(reports):
+                        self.assertFalse(device["planned"])
+                        self.assertGreaterEqual(device["activation"]["step"], 2)
                         for pool in device["classes"]:
-                            self.assertEqual(pool["physical_peak_bytes"], self.SLOTS * BYTES)
-                        saved = len(device["classes"]) * (MICROBATCHES - self.SLOTS) * BYTES
+                            self.assertEqual((pool["slots"], pool["grown"]), (max(pool["depth"], slots), 0))
+                            self.assertEqual(pool["physical_peak_bytes"], pool["slots"] * BYTES)
+
+    def test_a_second_read_comes_late(self):
+        """Two kinds of receives of one size from one peer, and an activation is read again when others have come."""
+        for chunks, seed in ((2, 1), (2, 2), (4, 3)):
+            for slots in (1, 2, 3):
+                variant = ["--schedule", "interleaved_1f1b", "--chunks", str(chunks)]
+                with self.subTest(chunks=chunks, slots=slots, seed=seed):
+                    stock = self.train(2, variant, seed=seed)
+                    pooled = self.train(2, variant, ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", str(slots)],
+                                        seed=seed)
+                    self.assertEqual(training(pooled.stdout), training(stock.stdout))
+                    self.assert_quiet(self.take_reports())
+
+
+class PlannedTest(EnforceCase):
+    """By a plan: from the first step on, and from the first allocation."""
+
+    def test_memory_is_never_taken(self):
+        for stages, variant in VARIANTS:
+            for seed in (1, 2):
+                with self.subTest(stages=stages, variant=variant, seed=seed):
+                    name, chunks = variant[1], 2 if "interleaved" in variant[1] else 1
+                    plan = self.paper_plan(name, stages * chunks, stages, 1)
+                    stock = self.train(stages, variant, seed=seed)
+                    pooled = self.train(stages, variant, ["--mode", "enforce", "--plan", plan], seed=seed)
+                    self.assertEqual(training(pooled.stdout), training(stock.stdout))
+                    reports = self.take_reports()
+                    self.assert_quiet(reports)
+                    for report, device in self.devices(reports):
+                        rank, saved = report["process"]["rank"], 0
+                        self.assertTrue(device["planned"])
+                        for pool in device["classes"]:
+                            self.assertEqual(pool["physical_peak_bytes"], pool["slots"] * BYTES)
+                            saved += (MICROBATCHES - pool["slots"]) * BYTES
+                        self.assertGreater(saved, 0)
                         self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
 
     def make_plan(self, stages, variant):
@@ -169,13 +210,6 @@ class PlannedTest(EnforceCase):
             self.assertGreater(saved, 0)
             self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
 
-    def test_too_few_slots(self):
-        stock = self.train(4, ["--schedule", "1f1b"])
-        pooled = self.train(4, ["--schedule", "1f1b"],
-                            ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "1"])
-        self.assertEqual(training(pooled.stdout), training(stock.stdout))
-        self.assertGreater(sum(device["grown"] for _, device in self.devices(self.take_reports())), 0)
-
     def test_more_in_flight_than_planned(self):
         plan = self.make_plan(4, ["--schedule", "1f1b"])
         stock = self.train(4, ["--schedule", "gpipe"])
@@ -193,9 +227,11 @@ class ProgramTest(EnforceCase):
 
     MODES = ["pointers", "double_free", "other_thread", "leave", "reset", "fork", "unseen_touch", "broadcast", "share",
              "registered", "driver_api", "peers"]
-    OPTIONS = [["--mode", "observe"], ["--mode", "enforce"],
-               ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "2"],
-               ["--mode", "enforce", "--strict", "--buffer-bytes", str(BYTES), "--slots", "2"]]
+
+    def options(self):
+        planned = ["--mode", "enforce", "--plan", self.paper_plan(), "--plan-rank", "1"]
+        return [["--mode", "observe"], ["--mode", "enforce"],
+                ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "2"], planned, [*planned, "--strict"]]
 
     def program(self, mode, options=None, **extra):
         return self.run_program([os.path.join(PROGRAMS, "enforce_program"), mode], options, RPSIM_DEVICES="2", **extra)
@@ -203,7 +239,7 @@ class ProgramTest(EnforceCase):
     def test_the_program_sees_no_difference(self):
         for mode in self.MODES:
             alone = self.program(mode)
-            for options in self.OPTIONS:
+            for options in self.options():
                 with self.subTest(mode=mode, options=options):
                     attached = self.program(mode, options)
                     self.assertEqual(attached.stdout, alone.stdout)
@@ -225,8 +261,7 @@ class ProgramTest(EnforceCase):
         os.chown(program, 65534, 65534)
         os.chmod(program, 0o4755)
         result = support.run([program, "driver_api"],
-                             env=support.simulated(CUDA_INJECTION64_PATH=AGENT, RECVPOOL_REPORT_DIR=self.reports_dir,
-                                                   ASAN_OPTIONS="detect_leaks=0"))  # cannot look into another's process
+                             env=support.simulated(CUDA_INJECTION64_PATH=AGENT, RECVPOOL_REPORT_DIR=self.reports_dir))
         self.assert_success(result)
         self.assertFalse(os.path.exists(self.reports_dir))
 
@@ -238,7 +273,7 @@ class ThreadsTest(EnforceCase):
 
     def test_threads(self):
         for options in (["--mode", "observe"], ["--mode", "enforce"],
-                        ["--mode", "enforce", "--buffer-bytes", str(BYTES), "--slots", "2"]):
+                        ["--mode", "enforce", "--plan", self.paper_plan(), "--plan-rank", "1"]):
             with self.subTest(options):
                 self.run_program([os.path.join(PROGRAMS, "enforce_threads"), self.SECONDS], options, seed=7)
                 for report, device in self.devices(self.take_reports()):

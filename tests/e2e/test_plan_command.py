@@ -51,6 +51,7 @@ class NumbersTest(PlanTestCase):
         receives = rank["receives"]
         self.assertEqual(set(receives["bytes"]), {436 * mib})
         self.assertEqual(set(receives["accesses"]), {0})
+        self.assertEqual(set(zip(receives["direction"], receives["readers"])), {("activation", 2), ("gradient", 1)})
         self.assertEqual({pair for pair in zip(receives["direction"], receives["source"], strict=True)},
                          {("activation", 2), ("gradient", 4)})
         self.assertIsNone(document["provenance"]["world_size"])
@@ -343,7 +344,7 @@ class ObservedTest(PlanTestCase):
     def test_what_a_run_tells_for_enforcing(self):
         self.observe("--stages", "2", "--chunks", "2", "--microbatches", "4", "--schedule", "interleaved_1f1b")
         document = self.document("--from-report", self.reports_dir)
-        self.assertEqual(document["schema_version"], "1.1")
+        self.assertEqual(document["schema_version"], "1.2")
         self.assertEqual(document["provenance"]["world_size"], 2)
         counted = {}
         for report in self.read_reports():
@@ -468,6 +469,18 @@ class ObservedTest(PlanTestCase):
                 self.assertEqual(result.returncode, 1)
                 self.assert_one_line(result.stderr)
                 self.assertIn(words, result.stderr)
+
+    def test_accesses_that_are_guessed(self):
+        def outside(reports):
+            reports[1]["evidence"] = [{"name": "uprobes", "active": True, "reason": None}]
+        for index, change in enumerate((outside, lambda r: r[1]["channels"][0].update(estimate=True))):
+            with self.subTest(index):
+                self.reports_dir = os.path.join(self.folder, str(index))
+                self.changed(change)
+                result = self.plan("--from-report", self.reports_dir)
+                self.assertEqual((result.returncode, result.stdout), (1, ""))
+                self.assert_one_line(result.stderr)
+                self.assertIn("do not tell for certain how often each message is read", result.stderr)
 
     def test_no_complete_step(self):
         result = self.plan("--from-report", self.folder)

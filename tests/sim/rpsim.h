@@ -13,7 +13,7 @@
  * and each receive buffer that an argument points into, with the hash of what it held just before. Buffers
  * are numbered in the order of their first receive; HASH is "unmapped" where there is no memory. Copies,
  * memsets and sends that touch receive buffers are recorded as "copy", "memset" and "send", receives as
- * "receive", without a hash. Lines of one stream are in the order in which the work ran.
+ * "receive" with the buffer as BUFFER:BYTES. Lines of one stream are in the order in which the work ran.
  */
 #ifndef RPSIM_H
 #define RPSIM_H

@@ -15,7 +15,7 @@ import support  # noqa: E402
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEVICES = 8
 # No job waits for less than it must: this only ends one that hangs.
-SECONDS = int(os.environ.get("TORCH_TIMEOUT_SECONDS", "180"))
+SECONDS = int(os.environ.get("TORCH_TIMEOUT_SECONDS", "900"))
 
 
 def environment(**extra):

@@ -7,20 +7,37 @@ import os
 EXACT = ("copy", "memset", "send", "receive", "vectorized_elementwise_kernel")
 
 
+# Smaller receives are metadata, whose memory the allocator soon uses for something else, when depends on the clock.
+SMALLEST = 1 << 16
+
+
 def read(folder, pid):
     """What ran, by stream, as lists of (name, buffers with contents) in the order in which it ran. Streams have no names
     that two runs share, so the lists are sorted."""
-    streams = collections.defaultdict(list)
+    streams, small = collections.defaultdict(list), set()
     with open(os.path.join(folder, f"{pid}.log")) as file:
         for line in file:
             stream, name, buffers = line.rstrip("\n").split("\t")
+            buffers = buffers.split()
+            if name == "receive":
+                small |= {part.split(":")[0] for part in buffers if int(part.split(":")[1]) < SMALLEST}
             exact = any(part in name for part in EXACT)
-            streams[stream].append((name, buffers.strip() if exact else ""))
+            named = [part for part in buffers if exact and part.replace(":", "=").split("=")[0] not in small]
+            if named or name not in ("copy", "memset", "send", "receive"):
+                streams[stream].append((name, " ".join(named)))
     return sorted(streams.values())
 
 
+def without_self_check(mine, its):
+    """When memory begins to be shared, the agent tries out words of it, on a stream of its own: copies and nothing else, on
+    one stream more than without it."""
+    own = [stream for stream in mine if all(name == "copy" for name, _ in stream)]
+    return [stream for stream in mine if stream not in own] if len(own) == len(mine) - len(its) == 1 else mine
+
+
 def problems(mine, its, where):
-    """Differences between two results of read(), as lines."""
+    """Differences between two results of read(), the first of a run with the agent, as lines."""
+    mine = without_self_check(mine, its)
     if len(mine) != len(its):
         return [f"{where}: {len(mine)} streams with work, {len(its)} without the agent"]
     found = []

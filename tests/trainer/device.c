@@ -158,6 +158,31 @@ cudaFunction_t rp_device_function(enum rp_kernel kernel) {
   return function;
 }
 
+#if CUDART_VERSION >= 13000
+// What nvcc makes of <<<...>>> since CUDA 13; the toolkit declares them for C++ only.
+cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host_function);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments,
+                               size_t shared_bytes, cudaStream_t stream);
+
+static cudaError_t launch_as_compiled(const void *function, dim3 grid, dim3 block, void **arguments,
+                                      cudaStream_t stream) {
+  cudaKernel_t handle;
+  cudaError_t result = __cudaGetKernel(&handle, function);
+  return result != cudaSuccess ? result : __cudaLaunchKernel(handle, grid, block, arguments, 0, stream);
+}
+#else
+#define launch_as_compiled(function, grid, block, arguments, stream)                                         \
+  cudaLaunchKernel(function, grid, block, arguments, 0, stream)
+#endif
+
+// Every second kernel is launched as a compiled <<<...>>> is, the others as by hand.
+static cudaError_t launch_by_runtime(enum rp_kernel kernel, dim3 grid, dim3 block, void **arguments,
+                                     cudaStream_t stream) {
+  const void *function = rp_kernel_function(kernel);
+  if (kernel % 2 == 1) return launch_as_compiled(function, grid, block, arguments, stream);
+  return cudaLaunchKernel(function, grid, block, arguments, 0, stream);
+}
+
 void rp_device_launch(enum rp_kernel kernel, size_t elements, void **arguments, cudaStream_t stream) {
   dim3 grid, block;
   rp_device_grid(elements, &grid, &block);
@@ -166,7 +191,7 @@ void rp_device_launch(enum rp_kernel kernel, size_t elements, void **arguments, 
            NULL);
     return;
   }
-  cudaError_t result = cudaLaunchKernel(rp_kernel_function(kernel), grid, block, arguments, 0, stream);
+  cudaError_t result = launch_by_runtime(kernel, grid, block, arguments, stream);
   if (result != cudaSuccess) rp_die("launch of %s: %s", rp_kernel_name(kernel), cudaGetErrorString(result));
 }
 

@@ -27,6 +27,8 @@ enum {
   KEY_SWITCH_SCHEDULE,
   KEY_SWITCH_MICROBATCHES,
   KEY_EVAL_EVERY,
+  KEY_EVAL_FIRST,
+  KEY_EVAL_COUNT,
   KEY_REBUILD_AT,
   KEY_CAPTURE_AT,
   KEY_SEGMENT_BLOCKS,
@@ -52,6 +54,8 @@ static const struct argp_option option_table[] = {
     {"switch-schedule", KEY_SWITCH_SCHEDULE, "NAME|FILE@STEP", 0, "another schedule from that step on", 0},
     {"switch-microbatches", KEY_SWITCH_MICROBATCHES, "COUNT@STEP", 0, "another count from that step on", 0},
     {"eval-every", KEY_EVAL_EVERY, "STEPS", 0, "a forward-only pass after every so many steps", 0},
+    {"eval-first", KEY_EVAL_FIRST, "COUNT", 0, "so many forward-only passes before the first step", 0},
+    {"eval-count", KEY_EVAL_COUNT, "COUNT", 0, "passes of each evaluation after a step (default 1)", 0},
     {"rebuild-at", KEY_REBUILD_AT, "STEP", 0, "free all stages before that step and build them again", 0},
     {"capture-at", KEY_CAPTURE_AT, "STEP", 0,
      "capture that step in a CUDA graph, and replay it from then on (from 1)", 0},
@@ -225,6 +229,10 @@ static void check_capture(struct argp_state *state, const struct rp_trainer_opti
     argp_error(state, "--capture-at goes with nothing that allocates, changes or errs on the way");
 }
 
+static bool evaluates(const struct rp_trainer_options *o) {
+  return o->eval_every > 0 || o->eval_first > 0;
+}
+
 static void check_options(struct argp_state *state, const struct rp_trainer_options *o) {
   bool preallocated = o->allocation == RP_ALLOCATION_PREALLOCATED;
   if (((uint64_t)o->rows * o->width) % 2 != 0) argp_error(state, "--batch times --width must be even");
@@ -233,11 +241,11 @@ static void check_options(struct argp_state *state, const struct rp_trainer_opti
                (unsigned long long)(RP_MESSAGE_HEADER_BYTES + rp_trainer_payload_bytes(o)));
   if (o->mistake != RP_MISTAKE_NONE && !preallocated)
     argp_error(state, "--mistake needs --allocation preallocated");
-  if (o->mistake != RP_MISTAKE_NONE && (changes_on_the_way(o) || o->eval_every > 0))
+  if (o->mistake != RP_MISTAKE_NONE && (changes_on_the_way(o) || evaluates(o)))
     argp_error(state, "--mistake goes with no change of the schedule");
   if ((o->unguarded_pool || (o->lookalikes & RP_LOOKALIKE_BETWEEN)) && !preallocated)
     argp_error(state, "what concerns preallocated buffers needs --allocation preallocated");
-  if (o->unguarded_pool && (o->switch_count > 0 || o->eval_every > 0))
+  if (o->unguarded_pool && (o->switch_count > 0 || evaluates(o)))
     argp_error(state, "--unguarded-pool is for one schedule");
   if (o->random && o->switch_count > 0) argp_error(state, "--random-schedule is the only schedule");
   if (o->rebuild_at >= o->steps) argp_error(state, "--rebuild-at is a step of the run");
@@ -322,6 +330,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
       {KEY_HIDDEN, (int32_t *)&o->hidden_width, 1, 16384},
       {KEY_MISTAKE_STEP, &o->mistake_step, 0, MOST_STEPS},
       {KEY_EVAL_EVERY, &o->eval_every, 1, MOST_STEPS},
+      {KEY_EVAL_FIRST, &o->eval_first, 1, MOST_STEPS},
+      {KEY_EVAL_COUNT, &o->eval_count, 1, MOST_STEPS},
       {KEY_REBUILD_AT, &o->rebuild_at, 1, MOST_STEPS},
       {KEY_CAPTURE_AT, &o->capture_at, 1, MOST_STEPS},
       {KEY_SEGMENT_BLOCKS, &o->segment_blocks, 1, 65536},
@@ -350,6 +360,7 @@ void rp_trainer_options_parse(int argc, char **argv, struct rp_trainer_options *
       option_table, parse_option, NULL, "Trains a small model with pipeline parallelism.", NULL, NULL, NULL};
   *options = (struct rp_trainer_options){.schedule = "1f1b",
                                          .steps = 3,
+                                         .eval_count = 1,
                                          .rebuild_at = -1,
                                          .capture_at = -1,
                                          .segment_blocks = 1,

@@ -61,7 +61,9 @@ struct rp_trainer_options {
   int32_t steps;
   struct rp_switch *switches; /**< in order of steps */
   size_t switch_count;
-  int32_t eval_every; /**< a forward-only pass after so many steps; 0 = never */
+  int32_t eval_every; /**< an evaluation after so many steps; 0 = never */
+  int32_t eval_count; /**< forward-only passes of each */
+  int32_t eval_first; /**< and before the first step */
   int32_t rebuild_at; /**< step before which all stages are freed and built again; -1 = never */
   int32_t capture_at; /**< step from which on steps are replays of a CUDA graph; -1 = never */
   enum rp_allocation allocation;

@@ -189,7 +189,7 @@ int rp_program_create(struct rp_trainer_options *options, struct rp_program *pro
   program->stage_rank = schedule.stage_rank;
   result = add_switches(options, program);
   if (result == 0 && options->mistake == RP_MISTAKE_EARLY_POST) result = add_early_posts(options, program);
-  if (result == 0 && options->eval_every > 0) result = add_evaluations(program);
+  if (result == 0 && options->eval_every + options->eval_first > 0) result = add_evaluations(program);
   for (size_t i = 0; i < program->count; i++)
     if (program->phases[i].schedule.microbatches > program->most_microbatches)
       program->most_microbatches = program->phases[i].schedule.microbatches;
@@ -215,8 +215,9 @@ const struct rp_phase *rp_program_phase(const struct rp_program *program, int32_
   return &program->phases[at];
 }
 
-bool rp_program_evaluates(const struct rp_trainer_options *options, int32_t step) {
-  return options->eval_every > 0 && (step + 1) % options->eval_every == 0;
+int32_t rp_program_evaluations(const struct rp_trainer_options *options, int32_t step) {
+  if (step < 0) return options->eval_first;
+  return options->eval_every > 0 && (step + 1) % options->eval_every == 0 ? options->eval_count : 0;
 }
 
 bool rp_phase_is_gpipe(const struct rp_phase *phase) {

@@ -30,8 +30,8 @@ int rp_program_create(struct rp_trainer_options *options, struct rp_program *pro
 void rp_program_fini(struct rp_program *program);
 
 const struct rp_phase *rp_program_phase(const struct rp_program *program, int32_t step);
-/** Whether an evaluation follows that step. */
-bool rp_program_evaluates(const struct rp_trainer_options *options, int32_t step);
+/** How many evaluations follow that step; -1: come before the first. */
+int32_t rp_program_evaluations(const struct rp_trainer_options *options, int32_t step);
 
 /** Whether the phase runs one of torch's hand-written schedules, with their own waiting rules. */
 bool rp_phase_is_gpipe(const struct rp_phase *phase);

@@ -142,14 +142,23 @@ static void tear_down(struct rp_rank *rank) {
   free(rank->losses);
 }
 
+/** After the step; -1: before the first. */
+static bool evaluate(struct rp_rank *rank, int32_t step) {
+  int32_t passes = rp_program_evaluations(rank->worker.options, step), of = step < 0 ? 0 : step;
+  bool whole = true;
+  while (whole && passes-- > 0)
+    whole = rp_pass_run(rank, rp_program_phase(rank->program, of), of, true);
+  return whole;
+}
+
 static bool train(struct rp_rank *rank) {
   const struct rp_trainer_options *o = rank->worker.options;
-  bool whole = true;
+  bool whole = evaluate(rank, -1);
   for (int32_t step = 0; whole && step < o->steps; step++) {
     const struct rp_phase *phase = rp_program_phase(rank->program, step);
     if (step == o->rebuild_at) rebuild_stages(rank);
     whole = rp_pass_run(rank, phase, step, false);
-    if (whole && rp_program_evaluates(o, step)) whole = rp_pass_run(rank, phase, step, true);
+    whole = whole && evaluate(rank, step);
   }
   return whole;
 }

@@ -185,6 +185,14 @@ static void print_parameters(const struct reference *r) {
   free(stages);
 }
 
+/** After the step; -1: before the first. */
+static void evaluate(struct reference *r, int32_t step) {
+  int32_t of = step < 0 ? 0 : step;
+  r->schedule = &rp_program_phase(r->program, of)->schedule;
+  for (int32_t passes = rp_program_evaluations(r->o, step); passes > 0; passes--)
+    rp_loss_print(of, true, forward_all(r, (uint32_t)of | RP_PASS_EVALUATION));
+}
+
 static void run(struct reference *r) {
   size_t stages = (size_t)r->program->stages, count = (size_t)r->program->most_microbatches;
   size_t arrays = (stages + 1) * count, elements = r->B * r->D;
@@ -201,13 +209,13 @@ static void run(struct reference *r) {
     r->gradients[s] = layer_create(r->o);
     rp_stage_initial_parameters(r->o, (int32_t)s, r->parameters[s].all);
   }
+  evaluate(r, -1);
   for (int32_t step = 0; step < r->o->steps; step++) {
     r->schedule = &rp_program_phase(r->program, step)->schedule;
     rp_loss_print(step, false, forward_all(r, (uint32_t)step));
     backward_all(r);
     update(r);
-    if (rp_program_evaluates(r->o, step))
-      rp_loss_print(step, true, forward_all(r, (uint32_t)step | RP_PASS_EVALUATION));
+    evaluate(r, step);
   }
   print_parameters(r);
   for (size_t i = 0; i < arrays; i++) {

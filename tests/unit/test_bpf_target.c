@@ -232,9 +232,11 @@ static void physical_memory(void **state) {
 
 /* ---- late ---- */
 
+enum { CALLS = 16, NOWHERE = CALLS };
+
 /* One step of a stage in the middle under 1F1B with 4 microbatches: what comes from peer 0 goes back to it.
  */
-static void step(struct rp_target *target, unsigned from, unsigned *position) {
+static void step(struct rp_target *target, unsigned from, unsigned *position, unsigned longest) {
   static const struct {
     enum rp_event_kind kind;
     int32_t peer;
@@ -244,21 +246,25 @@ static void step(struct rp_target *target, unsigned from, unsigned *position) {
       {RP_EVENT_RECV, 2, 10}, {RP_EVENT_SEND, 0, 110}, {RP_EVENT_RECV, 0, 2},  {RP_EVENT_SEND, 2, 102},
       {RP_EVENT_RECV, 2, 11}, {RP_EVENT_SEND, 0, 111}, {RP_EVENT_RECV, 0, 3},  {RP_EVENT_SEND, 2, 103},
       {RP_EVENT_RECV, 2, 12}, {RP_EVENT_SEND, 0, 112}, {RP_EVENT_RECV, 2, 13}, {RP_EVENT_SEND, 0, 113}};
-  for (; from < sizeof calls / sizeof calls[0]; from++, (*position)++) {
+  _Static_assert(sizeof calls / sizeof calls[0] == CALLS, "every call may be the first");
+  for (; from < CALLS; from++, (*position)++) {
     transfer(target, calls[from].kind, calls[from].peer, BASE + calls[from].buffer * 4096);
     clock_ns += (*position * 7919u % 5) * MS; /* pauses are never quite the same */
+    if (from == longest) clock_ns += 60 * MS;
   }
   clock_ns += 40 * MS;
 }
 
-static void check_late(unsigned from) {
+/* The longest pause lies between two steps, or after call `longest`, where the rank has to tell. */
+static void check_late(unsigned from, unsigned longest) {
   struct rp_target *target = make(false);
   unsigned position = 0;
   target->joined_late = true;
+  if (longest != NOWHERE) rp_tracker_assume_rank(target->tracker, 1);
   clock_ns = 2000 * MS;
-  step(target, from, &position);
+  step(target, from, &position, longest);
   for (int i = 0; i < 8; i++)
-    step(target, 0, &position);
+    step(target, 0, &position, longest);
   struct rp_snapshot now = snapshot(target);
   assert_int_equal(now.channel_count, 2);
   for (size_t i = 0; i < 2; i++) {
@@ -277,8 +283,15 @@ static void check_late(unsigned from) {
 
 static void finds_the_beginning_of_a_step(void **state) {
   (void)state;
-  for (unsigned from = 0; from < 16; from++)
-    check_late(from);
+  for (unsigned from = 0; from < CALLS; from++)
+    check_late(from, NOWHERE);
+}
+
+static void rank_tells_sides_where_pauses_mislead(void **state) {
+  (void)state;
+  for (unsigned from = 0; from < CALLS; from++)
+    for (unsigned longest = 0; longest + 1 < CALLS; longest++)
+      check_late(from, longest);
 }
 
 static void groups_do_not_disturb(void **state) {
@@ -315,6 +328,7 @@ int main(void) {
       cmocka_unit_test(many_communicators),
       cmocka_unit_test(physical_memory),
       cmocka_unit_test(finds_the_beginning_of_a_step),
+      cmocka_unit_test(rank_tells_sides_where_pauses_mislead),
       cmocka_unit_test(groups_do_not_disturb),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

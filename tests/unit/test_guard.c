@@ -440,6 +440,7 @@ static void parts_of_an_allocation(void **state) {
       for (uint64_t part = 0; part < 5; part++) {
         struct rp_guard_receive receive = {.peer = UPSTREAM, .address = segment + part % 3 * MAPPED};
         assert_int_equal(guard_try_receive(&f, MOST - 1, receive), RP_OK);
+        rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
       }
       if (!alone) guard_program_run(&f, &train);
     }
@@ -450,6 +451,105 @@ static void parts_of_an_allocation(void **state) {
     assert_int_equal(f.boundaries, !alone);
     guard_end(&f);
   }
+}
+
+/* The next step's first receive is posted before the last message of the step is done with. */
+static void steps_that_overlap(void **state) {
+  (void)state;
+  enum { COUNT = 8, STEPS = 6 };
+  struct guard_fixture f = guard_start(&(struct rp_guard_options){.slack = 1, .sends_told = true}, NULL);
+  guard_alloc(&f, 0, COUNT);
+  for (size_t i = 0; i < COUNT; i++)
+    guard_channel(&f, i, 1, 1, (uint32_t)i);
+  for (size_t n = 0; n < STEPS * COUNT; n++) {
+    guard_receive(&f, n % COUNT, UPSTREAM, true);
+    guard_read(&f, n % COUNT, 1);
+    if (n == 0) continue;
+    guard_read(&f, (n - 1) % COUNT, 2);
+    rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+  }
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(report.active);
+  assert_int_equal(report.activations, 1);
+  assert_true(f.device->physical_bytes <= 4 * MAPPED); /* D, slack, and one more where steps meet */
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* Evaluations first. There and back again: as many messages go to each peer as come from it, and one is read
+ * once; then training reads each twice, with others in between, and has gradients as well. */
+static void evaluations_come_first(void **state) {
+  (void)state;
+  enum { COUNT = 6, GRADIENTS = MOST / 2 };
+  for (int late = 0; late < 2; late++) { /* the buffers for gradients are allocated before the training */
+    struct guard_fixture f = guard_start(&(struct rp_guard_options){.sends_told = true}, NULL);
+    guard_alloc(&f, 0, COUNT);
+    if (!late) guard_alloc(&f, GRADIENTS, COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+      guard_channel(&f, i, 1, 1, (uint32_t)i);
+    for (size_t n = 0; n < 5 * COUNT; n++) {
+      guard_receive(&f, n % COUNT, UPSTREAM, true);
+      guard_read(&f, n % COUNT, 1);
+      rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+    }
+    struct rp_guard_report report = guard_look(&f);
+    assert_int_equal(report.active, late);
+    if (!late) assert_string_equal(report.idle_reason, "buffers_unused");
+    rp_guard_report_fini(&report);
+    if (late) guard_alloc(&f, GRADIENTS, COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+      guard_channel(&f, GRADIENTS + i, 2, 2, (uint32_t)i);
+    for (int step = 0; step < 6; step++)
+      for (size_t n = 0; n < COUNT + 2; n++) {
+        if (n < COUNT) {
+          guard_receive(&f, n, UPSTREAM, true);
+          guard_read(&f, n, 1);
+          rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+        }
+        if (n < 2) continue;
+        guard_receive(&f, GRADIENTS + n - 2, UPSTREAM, true);
+        guard_read(&f, GRADIENTS + n - 2, 2);
+        guard_read(&f, n - 2, 2);
+        rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+      }
+    report = guard_look(&f);
+    assert_int_equal(rp_guard_violations(f.guard), 0);
+    assert_true(report.active);
+    rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
+/* All that shared has memory of its own in the end: that is said, and not that there were too few steps. */
+static void no_longer_shared(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(6, 1), gpipe = guard_program_1f1b(6, 6);
+  struct guard_fixture f = guard_start(&trained, NULL);
+  guard_alloc(&f, 0, 6);
+  for (size_t i = 0; i < 6; i++)
+    guard_channel(&f, i, 1, 1, (uint32_t)i);
+  for (int step = 0; step < 6; step++) {
+    const struct guard_program *now = step < 3 ? &program : &gpipe;
+    for (size_t i = 0; i < now->count; i++) {
+      if (now->ops[i].class) continue;
+      if (now->ops[i].receive)
+        guard_receive(&f, now->ops[i].microbatch, UPSTREAM, true);
+      else
+        guard_read(&f, now->ops[i].microbatch, now->ops[i].function);
+      if (now->ops[i].receive) rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+    }
+  }
+  /* The first of each slot is still bound to it; nobody else is. */
+  struct rp_guard_access foreign = {.kind = RP_EVENT_MEMSET, .bytes = BYTES, .mode = RP_POOL_WRITE};
+  guard_receive(&f, 0, UPSTREAM, true);
+  for (size_t i = 0; i < 6; i++)
+    assert_int_equal(guard_try_access(&f, i, foreign), RP_OK);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.activations, 1);
+  if (!report.active) assert_string_not_equal(report.idle_reason, "too_few_steps");
+  rp_guard_report_fini(&report);
+  guard_end(&f);
 }
 
 static void which_allocations_are_wanted(void **state) {
@@ -476,7 +576,8 @@ static void which_allocations_are_wanted(void **state) {
 static void addresses_are_looked_up(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
-  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
+  struct rp_guard_planned_receive item = {.accesses = 1};
+  struct rp_guard_plan plan = {&class, 1, &item, 1};
   struct guard_fixture f = guard_start(NULL, &plan);
   uint64_t begin = 0, bytes = 0;
   bool backed = false;
@@ -541,6 +642,9 @@ int main(void) {
       cmocka_unit_test(sizes_within_a_label),
       cmocka_unit_test(padded_allocations),
       cmocka_unit_test(parts_of_an_allocation),
+      cmocka_unit_test(steps_that_overlap),
+      cmocka_unit_test(evaluations_come_first),
+      cmocka_unit_test(no_longer_shared),
       cmocka_unit_test(which_allocations_are_wanted),
       cmocka_unit_test(addresses_are_looked_up),
       cmocka_unit_test(context_destruction),

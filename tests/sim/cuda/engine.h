@@ -171,6 +171,14 @@ CUresult impl_cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus 
                                         const CUgraphNode **dependencies_out,
                                         const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out);
 CUresult impl_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
+CUresult impl_cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                      const CUgraphNode *dependencies, size_t numDependencies,
+                                      const CUDA_KERNEL_NODE_PARAMS *nodeParams);
+CUresult impl_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                   size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx);
+CUresult impl_cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                   size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams,
+                                   CUcontext ctx);
 CUresult impl_cuGraphCreate(CUgraph *phGraph, unsigned int flags);
 CUresult impl_cuGraphDestroy(CUgraph hGraph);
 CUresult impl_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags);

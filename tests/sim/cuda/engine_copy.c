@@ -1,6 +1,7 @@
 /* Owns the copies. Every form becomes a box of rows; a pageable source of an asynchronous copy is staged when
  * the call is made, and one into pageable memory returns when it is done. */
 #include "engine_internal.h"
+#include "engine_launch.h"
 #include "engine_log.h"
 #include <stdlib.h>
 #include <string.h>
@@ -188,7 +189,7 @@ static bool resolve_side(CUmemorytype type, const void *host, CUdeviceptr device
   }
 }
 
-static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, enum sim_wait wait) {
+static CUresult read_3d(const CUDA_MEMCPY3D *copy, struct copy_request *out) {
   struct copy_request request = {
       .box = {.width = copy->WidthInBytes,
               .height = copy->Height,
@@ -209,7 +210,27 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, enum sim_wai
   box->source = source + copy->srcZ * box->source_slice + copy->srcY * box->source_pitch + copy->srcXInBytes;
   box->destination = (unsigned char *)destination + copy->dstZ * box->destination_slice +
                      copy->dstY * box->destination_pitch + copy->dstXInBytes;
-  return submit_copy(&request, stream, wait);
+  *out = request;
+  return CUDA_SUCCESS;
+}
+
+static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, enum sim_wait wait) {
+  struct copy_request request;
+  CUresult result = read_3d(copy, &request);
+  return result == CUDA_SUCCESS ? submit_copy(&request, stream, wait) : result;
+}
+
+CUresult sim_copy_node_work(const CUDA_MEMCPY3D *params, struct sim_work **made) {
+  struct copy_request request;
+  CUresult result = params ? read_3d(params, &request) : CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS) result = check_copy(&request);
+  if (result != CUDA_SUCCESS) return result;
+  struct copy_work *copy = sim_work_new(sizeof(*copy), SIM_WORK_COPY, run_copy);
+  if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
+  copy->work.dispose = dispose_copy;
+  copy->box = request.box;
+  *made = &copy->work;
+  return CUDA_SUCCESS;
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, enum sim_wait wait) {

@@ -182,6 +182,56 @@ CUresult impl_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* ---- nodes added by hand ---- */
+
+/* Takes over the work. */
+static CUresult add_by_hand(CUgraphNode *out, CUgraph handle, CUgraphNodeType type, struct sim_work *work,
+                            const CUgraphNode *dependencies, size_t count) {
+  struct sim_node *node = NULL;
+  pthread_mutex_lock(&sim_engine_lock);
+  struct sim_graph *graph = sim_handle_find(handle, SIM_HANDLE_GRAPH);
+  bool good = out && graph && are_nodes_of_locked(graph, dependencies, count);
+  if (good)
+    node = sim_graph_add_locked(graph, type, work, (struct sim_node *const *)dependencies, count);
+  else
+    sim_work_unref(work);
+  pthread_mutex_unlock(&sim_engine_lock);
+  sim_graph_notify(sim_context_current());
+  if (node) *out = (CUgraphNode)node;
+  return node ? CUDA_SUCCESS : good ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult impl_cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                      const CUgraphNode *dependencies, size_t numDependencies,
+                                      const CUDA_KERNEL_NODE_PARAMS *nodeParams) {
+  struct sim_work *work = NULL;
+  CUresult result = sim_engine_enter_process();
+  if (result == CUDA_SUCCESS) result = sim_kernel_node_work(nodeParams, &work);
+  if (result != CUDA_SUCCESS) return result;
+  return add_by_hand(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, work, dependencies, numDependencies);
+}
+
+CUresult impl_cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                   size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams,
+                                   CUcontext ctx) {
+  struct sim_work *work = NULL;
+  CUresult result = sim_engine_enter_process();
+  if (result == CUDA_SUCCESS && !ctx) result = CUDA_ERROR_INVALID_CONTEXT;
+  if (result == CUDA_SUCCESS) result = sim_memset_node_work(memsetParams, &work);
+  if (result != CUDA_SUCCESS) return result;
+  return add_by_hand(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMSET, work, dependencies, numDependencies);
+}
+
+CUresult impl_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                   size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx) {
+  struct sim_work *work = NULL;
+  CUresult result = sim_engine_enter_process();
+  if (result == CUDA_SUCCESS && !ctx) result = CUDA_ERROR_INVALID_CONTEXT;
+  if (result == CUDA_SUCCESS) result = sim_copy_node_work(copyParams, &work);
+  if (result != CUDA_SUCCESS) return result;
+  return add_by_hand(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, work, dependencies, numDependencies);
+}
+
 /* ---- entry points ---- */
 
 CUresult impl_cuGraphCreate(CUgraph *phGraph, unsigned int flags) {

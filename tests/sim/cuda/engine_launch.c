@@ -175,6 +175,20 @@ static CUresult launch_kernel(CUfunction function, const struct rpsim_dims *dims
   return sim_submit(stream, &launch->work, SIM_RETURN_AT_ONCE);
 }
 
+CUresult sim_kernel_node_work(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_work **made) {
+  struct sim_kernel_work *launch = NULL;
+  const struct rpsim_kernel *kernel = params ? sim_kernel_of(params->func) : NULL;
+  if (!kernel || (params->kernelParams && params->extra)) return CUDA_ERROR_INVALID_VALUE;
+  const struct rpsim_dims dims = {{params->gridDimX, params->gridDimY, params->gridDimZ},
+                                  {params->blockDimX, params->blockDimY, params->blockDimZ},
+                                  params->sharedMemBytes};
+  CUresult result = check_dims(&dims);
+  if (result == CUDA_SUCCESS)
+    result = new_launch(kernel, params->func, &dims, params->kernelParams, params->extra, &launch);
+  if (result == CUDA_SUCCESS) *made = &launch->work;
+  return result;
+}
+
 CUresult impl_cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                              unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
                              unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,

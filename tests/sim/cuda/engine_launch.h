@@ -14,4 +14,9 @@ struct sim_kernel_work {
   void **params;         /**< params[i] points into packed */
 };
 
+/** The work of a node that is added by hand; parameters are copied. */
+CUresult sim_kernel_node_work(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_work **made);
+CUresult sim_memset_node_work(const CUDA_MEMSET_NODE_PARAMS *params, struct sim_work **made);
+CUresult sim_copy_node_work(const CUDA_MEMCPY3D *params, struct sim_work **made);
+
 #endif

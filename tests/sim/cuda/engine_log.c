@@ -129,7 +129,7 @@ static void line_buffer(struct line *line, const struct buffer *buffer, bool wit
   struct hashing hashing = {.span = buffer->span};
   char text[64];
   if (!with_contents)
-    snprintf(text, sizeof text, "%zu ", buffer->number);
+    snprintf(text, sizeof text, "%zu:%llu ", buffer->number, (unsigned long long)buffer->span.size_bytes);
   else if (sim_fault_guard(hash_span, &hashing))
     snprintf(text, sizeof text, "%zu=%016llx ", buffer->number, (unsigned long long)hashing.result);
   else

@@ -1,5 +1,6 @@
 /* Owns the memsets: one- and two-dimensional, of 1, 2 and 4 bytes. */
 #include "engine_internal.h"
+#include "engine_launch.h"
 #include "engine_log.h"
 #include <string.h>
 
@@ -51,11 +52,8 @@ static CUresult check_memset(const struct memset_work *request) {
   return sim_memory_check(request->address, (request->height - 1) * request->pitch_bytes + row_bytes);
 }
 
-static CUresult submit_memset(struct memset_work request, CUstream stream, enum sim_wait wait) {
-  struct sim_context *context;
-  CUresult result = sim_engine_enter(&context);
-  if (result != CUDA_SUCCESS || request.width == 0 || request.height == 0) return result;
-  result = check_memset(&request);
+static CUresult new_memset(struct memset_work request, struct sim_work **made) {
+  CUresult result = check_memset(&request);
   if (result != CUDA_SUCCESS) return result;
   struct memset_work *work = sim_work_new(sizeof(*work), SIM_WORK_MEMSET, run_memset);
   if (!work) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -65,7 +63,30 @@ static CUresult submit_memset(struct memset_work request, CUstream stream, enum 
   work->height = request.height;
   work->element_bytes = request.element_bytes;
   work->value = request.value;
-  return sim_submit(stream, &work->work, wait);
+  *made = &work->work;
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_memset_node_work(const CUDA_MEMSET_NODE_PARAMS *params, struct sim_work **made) {
+  if (!params || (params->elementSize != 1 && params->elementSize != 2 && params->elementSize != 4) ||
+      params->width == 0 || params->height == 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  return new_memset((struct memset_work){.address = params->dst,
+                                         .pitch_bytes = params->pitch,
+                                         .width = params->width,
+                                         .height = params->height,
+                                         .element_bytes = params->elementSize,
+                                         .value = params->value},
+                    made);
+}
+
+static CUresult submit_memset(struct memset_work request, CUstream stream, enum sim_wait wait) {
+  struct sim_context *context;
+  struct sim_work *work = NULL;
+  CUresult result = sim_engine_enter(&context);
+  if (result != CUDA_SUCCESS || request.width == 0 || request.height == 0) return result;
+  result = new_memset(request, &work);
+  return result == CUDA_SUCCESS ? sim_submit(stream, work, wait) : result;
 }
 
 static CUresult memset_1d(CUdeviceptr address, unsigned element_bytes, uint32_t value, size_t count,

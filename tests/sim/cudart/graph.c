@@ -11,6 +11,22 @@ cudaError_t impl_cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t g
   return RT(cuGraphAddChildGraphNode, node, graph, dependencies, dependency_count, child);
 }
 
+cudaError_t impl_cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t graph,
+                                        const cudaGraphNode_t *dependencies, size_t dependency_count,
+                                        const struct cudaMemsetParams *params) {
+  CUcontext context = NULL;
+  if (!params) return cudaErrorInvalidValue;
+  const CUDA_MEMSET_NODE_PARAMS converted = {.dst = (CUdeviceptr)(uintptr_t)params->dst,
+                                             .pitch = params->pitch,
+                                             .value = params->value,
+                                             .elementSize = params->elementSize,
+                                             .width = params->width,
+                                             .height = params->height};
+  cudaError_t error = RT(cuCtxGetCurrent, &context);
+  return error ? error
+               : RT(cuGraphAddMemsetNode, node, graph, dependencies, dependency_count, &converted, context);
+}
+
 cudaError_t impl_cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t *graph) {
   return RT(cuGraphChildGraphNodeGetGraph, node, graph);
 }

@@ -317,6 +317,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) {
   (void)sim_group_error(ncclSuccess);
   group.task_count = 0;
   simInfo->estimatedTime = 0;
-  return pncclGroupEnd();
+  if (group.user_depth > 0) group.user_depth--;
+  return sim_group_end(); /* within the library, as there: no exported function is called */
 }
 SIM_PUBLIC(ncclGroupSimulateEnd);

@@ -1,0 +1,185 @@
+"""What a program may do with its memory besides training must be the same with buffers that share memory: exports to
+other processes, contexts of its own, rarely used calls, entry points by name, graphs built by hand."""
+
+import os
+import re
+import shutil
+import unittest
+
+import support
+from support import PROGRAMS, RECVPOOL
+
+PROGRAM = os.path.join(PROGRAMS, "enforce_memory")
+TRACKER = os.path.join(PROGRAMS, "libmemory_tracker.so")
+AUTO = ["--mode", "enforce"]
+# K slots from the first step: what is beyond them has addresses only until something touches it.
+PLANNED = ["--mode", "enforce", "--buffer-bytes", "2MiB", "--slots", "2"]
+TOUCHES = ["cudaMemcpy3D", "cudaMemcpy3DAsync", "cudaMemcpy3DPeer", "cuMemcpy3D", "cuMemcpy2DAsync", "cuMemcpyPeer",
+           "cuMemcpyPeerAsync", "cudaMemcpyPeer", "cudaMemset2DAsync", "cuMemsetD2D32", "cuStreamWriteValue32",
+           "cuStreamWaitValue32", "cuMemcpyBatchAsync", "cuGetProcAddress", "cudaGetDriverEntryPointByVersion"]
+
+
+class MemoryCase(support.TestCase):
+    plain = {}  # what it prints unattached, by mode: that does not change
+
+    def run_mode(self, mode, options=None, **extra):
+        """Unattached where `options` is None, else with `recvpool run` and these options."""
+        shutil.rmtree(self.reports_dir, ignore_errors=True)
+        prefix = [] if options is None else [RECVPOOL, "run", "--report-dir", self.reports_dir, *options, "--"]
+        result = support.run([*prefix, PROGRAM, mode], env=support.simulated(RPSIM_SEED="1", **extra))
+        self.assertEqual(result.returncode, 0, f"{result.args}\n{result.stdout}\n{result.stderr}")
+        return result
+
+    def report_of(self):
+        """The report of the one process that received something."""
+        reports = [report for report in self.read_reports() if report["enforcement"]["devices"]]
+        self.assertGreater(len(reports), 0)
+        return max(reports, key=lambda report: report["enforcement"]["devices"][0]["receives"])
+
+    def same(self, mode, options, warns=False, **extra):
+        """The program sees the same attached and not; gives its report."""
+        plain = self.plain.setdefault(mode, None) or self.run_mode(mode, **extra)
+        self.plain[mode] = plain
+        attached = self.run_mode(mode, options, **extra)
+        self.assertEqual(attached.stdout, plain.stdout)
+        self.assertEqual(attached.stderr != "", warns, attached.stderr)
+        report = self.report_of()
+        for device in report["enforcement"]["devices"]:
+            self.assertEqual(sum(device["conflicts"]["violated"].values()), 0, device["conflicts"])
+            self.assertEqual((device["buffers"], device["buffers_lost"], device["physical_bytes"]), (0, 0, 0))
+        return report
+
+
+class OtherProcessesTest(MemoryCase):
+    """cudaIpcGetMemHandle and what another process does with the handle."""
+
+    def test_memory_can_be_exported(self):
+        for mode in ("export_first", "export_late"):
+            for options in (AUTO, PLANNED):
+                with self.subTest(mode=mode, options=options):
+                    device = self.same(mode, options)["enforcement"]["devices"][0]
+                    if options is AUTO:
+                        self.assertGreater(device["activations"], 0)
+
+    def test_what_was_exported_once_is_left_to_the_driver(self):
+        plain = self.run_mode("export_learned")
+        for options in (AUTO, PLANNED):
+            with self.subTest(options):
+                self.assertEqual(self.run_mode("export_learned", options).stdout, plain.stdout)
+
+    def test_without_file_descriptors_the_job_is_told_why(self):
+        plain = self.run_mode("export_learned")
+        for failing in ("cuMemExportToShareableHandle:1+", "cuMemRetainAllocationHandle:1+"):
+            with self.subTest(failing):
+                result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, *AUTO, "--", PROGRAM,
+                                      "export_first"], env=support.simulated(RPSIM_SEED="1", RPSIM_FAIL=failing))
+                self.assertIn("export 1\n", result.stdout)
+                self.assertIn("--buffer-bytes", result.stderr)
+                self.assert_one_line(result.stderr)
+        self.assertIn("capable 1", plain.stdout)
+
+
+class ContextsTest(MemoryCase):
+    def test_memory_of_a_context_goes_with_it(self):
+        for options in (AUTO, PLANNED):
+            with self.subTest(options):
+                report = self.same("contexts", options)
+                self.assertIsNone(report["enforcement"]["devices"][0]["refused"])
+
+
+class TouchesTest(MemoryCase):
+    def test_every_call_finds_memory(self):
+        for mode in TOUCHES:
+            with self.subTest(mode):
+                self.same(mode, PLANNED)
+
+
+class EntryPointsTest(MemoryCase):
+    def test_allocating_and_freeing_by_entry_points(self):
+        for options in (AUTO, PLANNED):
+            with self.subTest(options):
+                self.same("by_name", options)
+
+    def test_freeing_by_dlsym_gives_the_memory_back_and_a_reason(self):
+        for options in (AUTO, PLANNED):
+            with self.subTest(options):
+                report = self.same("by_dlsym", options, warns=True)
+                self.assertEqual(report["enforcement"]["refused"]["reason"], "freed_elsewhere")
+
+    def test_versions_of_functions_are_those_of_the_headers(self):
+        """The wrappers that are handed out for a base name and a version take that version's arguments."""
+        root = os.environ.get("E2E_CUDA_ROOT")
+        header = os.path.join(root, "include", "cudaTypedefs.h") if root else ""
+        if not os.path.exists(header):
+            self.skipTest("cudaTypedefs.h was not found: this toolkit has none")
+        with open(header) as file:
+            named = re.findall(r"PFN_(cu\w+?)_v(\d{4,5})\)", file.read())
+        versions = {}
+        for base, version in named:
+            versions.setdefault(base, set()).add(int(version))
+        hooked, second = {}, {}
+        agent = os.path.join(support.SOURCE, "agent")
+        for name in os.listdir(agent):
+            if not re.fullmatch(r"hooks_\w+\.c", name):
+                continue
+            with open(os.path.join(agent, name)) as file:
+                text = file.read()
+            for function in re.findall(r"RP_HOOK_ENTRY\((cu(?!da)\w+)\)", text):
+                function = re.sub(r"_pt[sd][sz]$", "", function)
+                base, number = re.fullmatch(r"(\w+?)(?:_v(\d))?", function).groups()
+                hooked.setdefault(base, set()).add(int(number or 1))
+            if name == "hooks_entry.c":
+                second = {base: int(since) for base, since in re.findall(r'\{"(\w+)", (\d+)\}', text)}
+        self.assertGreater(len(hooked), 50)
+        self.assertGreater(len(second), 10)
+        for base, numbers in sorted(hooked.items()):
+            known = sorted(versions.get(base, ()))
+            with self.subTest(base=base, numbers=numbers, known=known):
+                self.assertTrue(known)
+                if base in second:
+                    self.assertEqual(known[-1], second[base])
+                elif 2 in numbers:
+                    self.assertEqual(known[-1], 3020)
+                else:
+                    self.assertEqual(len(known), 1)
+
+
+class TrackerTest(MemoryCase):
+    def test_a_library_between_program_and_runtime_sees_everything(self):
+        for options in (AUTO, PLANNED):
+            with self.subTest(options):
+                plain = self.run_mode("tracked", LD_PRELOAD=TRACKER)
+                attached = self.run_mode("tracked", options, LD_PRELOAD=TRACKER)
+                self.assertEqual(attached.stdout, plain.stdout)
+                self.assertIn("live 1 unknown 0", attached.stdout)
+                [report] = self.read_reports()
+                self.assertEqual(report["enforcement"]["refused"]["reason"], "allocator_interposed")
+                self.assertIn("libmemory_tracker.so", report["enforcement"]["refused"]["text"])
+                self.assertEqual(len(report["warnings"]), 1)
+
+
+class OddCallsTest(MemoryCase):
+    def test_a_simulated_group_ends(self):
+        report = self.same("simulated_group", AUTO)
+        self.assertGreater(report["enforcement"]["devices"][0]["activations"], 0)
+        self.same("simulated_group", PLANNED)
+
+    def test_errors_are_those_of_the_runtime(self):
+        for options in (AUTO, PLANNED):
+            with self.subTest(options):
+                self.same("errors", options)
+
+    def test_attributes_are_those_of_plain_memory(self):
+        for options in (AUTO, PLANNED):
+            with self.subTest(options):
+                self.same("attributes", options)
+
+    def test_graphs_built_by_hand_hold_their_buffers(self):
+        for mode in ("graph_copy_first", "graph_copy_late", "graph_kernel_first", "graph_kernel_late", "graph_set"):
+            for options in (AUTO, PLANNED):
+                with self.subTest(mode=mode, options=options):
+                    self.same(mode, options)
+
+
+if __name__ == "__main__":
+    unittest.main()
