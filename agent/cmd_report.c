@@ -14,18 +14,19 @@
 #include "agent/config.h"
 #include "agent/plan_command.h"
 
-enum { OPTION_HTML = 256, OPTION_TRACE, OPTION_TRACE_LIFETIMES, OPTION_PLAN };
+enum { OPTION_HTML = 256, OPTION_TRACE, OPTION_TRACE_LIFETIMES, OPTION_PLAN, OPTION_COLOUR };
 
 static const struct option options[] = {{"json", no_argument, NULL, 'j'},
                                         {"html", required_argument, NULL, OPTION_HTML},
                                         {"trace", required_argument, NULL, OPTION_TRACE},
                                         {"trace-lifetimes", required_argument, NULL, OPTION_TRACE_LIFETIMES},
                                         {"plan", required_argument, NULL, OPTION_PLAN},
+                                        {"color", optional_argument, NULL, OPTION_COLOUR},
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
 struct arguments {
-  bool json;
+  bool json, colour;
   const char *html, *trace, *plan;
   size_t trace_lifetimes;
   char *first_path; /**< what was read, for messages */
@@ -51,6 +52,8 @@ static int print_help(void) {
          "  --trace FILE         also write the last complete step as trace events, for ui.perfetto.dev\n"
          "  --trace-lifetimes N  most receives in the trace; it says what it leaves out [%d]\n"
          "  --plan FILE          also write a plan for recvpool run --mode enforce --plan FILE\n"
+         "  --color[=WHEN]       mark what matters: always, never, or auto: on a terminal unless NO_COLOR is "
+         "set [auto]\n"
          "  --help               this text\n\n"
          "Files that are torn, foreign, too large or no files are named and skipped.\n"
          "Exit status: 0; 1 where something that was named cannot be used, there is no report, or something\n"
@@ -165,6 +168,24 @@ static int take_lifetimes(const char *text, size_t *out) {
   return RP_EXIT_USAGE;
 }
 
+static bool wants_colour(void) {
+  const char *no = getenv("NO_COLOR"), *terminal = getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && (!no || !*no) && (!terminal || strcmp(terminal, "dumb") != 0);
+}
+
+static int take_colour(const char *when, bool *out) {
+  *out = wants_colour();
+  if (!when || strcmp(when, "always") == 0)
+    *out = true;
+  else if (strcmp(when, "never") == 0)
+    *out = false;
+  else if (strcmp(when, "auto") != 0) {
+    rp_cmd_error("report", "--color '%s': must be auto, always or never", when);
+    return RP_EXIT_USAGE;
+  }
+  return -1;
+}
+
 /* -1 to go on, else the exit status. */
 static int take_options(struct arguments *a, int argc, char **argv) {
   for (;;) {
@@ -187,6 +208,9 @@ static int take_options(struct arguments *a, int argc, char **argv) {
     case OPTION_PLAN:
       a->plan = optarg;
       break;
+    case OPTION_COLOUR:
+      status = take_colour(optarg, &a->colour);
+      break;
     case 'h':
       return print_help();
     default:
@@ -197,10 +221,11 @@ static int take_options(struct arguments *a, int argc, char **argv) {
 }
 
 int rp_cmd_report(int argc, char **argv) {
-  struct arguments a = {.trace_lifetimes = RP_TRACE_LIFETIMES};
+  struct arguments a = {.trace_lifetimes = RP_TRACE_LIFETIMES, .colour = wants_colour()};
   int status = take_options(&a, argc, argv);
   if (status >= 0) return status;
   struct rp_read_set set = {.lean = true,
+                            .colour = a.colour,
                             .keep_texts = a.json || a.html || a.trace || a.plan,
                             .progress = isatty(STDERR_FILENO) == 1};
   status = read_all(&set, &a, argc - optind, argv + optind);

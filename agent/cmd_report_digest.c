@@ -94,6 +94,16 @@ struct rp_read_digest *rp__digest_create(const json_t *report, bool tables) {
   return NULL;
 }
 
+bool rp__digest_is_of(const struct rp_read_digest *digest, const json_t *report) {
+  char *process = process_key(json_object_get(report, "process"), digest->host);
+  const char *host = rp__text_of(json_object_get(report, "process"), "host", "");
+  bool same =
+      process && strcmp(process, digest->process) == 0 && strncmp(host, digest->host, HOST_BYTES) == 0 &&
+      json_number_value(json_object_get(report, "written_unix_seconds")) == digest->written_unix_seconds;
+  free(process);
+  return same;
+}
+
 void rp__digest_empty(struct rp_read_digest *digest) {
   char *const texts[] = {digest->violation, digest->unshared, digest->rows, digest->shared, digest->happened};
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)

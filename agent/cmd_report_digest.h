@@ -48,6 +48,8 @@ struct rp_read_digest {
 
 /** Digest of `report`; `tables`: with its parts of the tables. NULL without memory. Thread-safe. */
 struct rp_read_digest *rp__digest_create(const json_t *report, bool tables);
+/** Whether `report` is the same state of the same process. */
+bool rp__digest_is_of(const struct rp_read_digest *digest, const json_t *report);
 /** Takes everything out that counts or is shown; the identity stays. */
 void rp__digest_empty(struct rp_read_digest *digest);
 /** NULL is allowed. */

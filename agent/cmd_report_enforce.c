@@ -342,7 +342,7 @@ char *rp__violation_of(const json_t *report) {
   return NULL;
 }
 
-/* "no step was like the one before" (of the first device that says so). */
+/* "no_pattern: No step was like the one before." of the first device that says so. */
 char *rp__unshared_of(const json_t *report) {
   const json_t *enforcement = enforcement_of(report), *because = json_object_get(enforcement, "refused");
   size_t d;
@@ -355,8 +355,8 @@ char *rp__unshared_of(const json_t *report) {
     if (!json_is_object(because)) because = json_object_get(device, "idle");
   }
   if (!json_is_object(because)) return NULL;
-  snprintf(text, sizeof text, "%.200s (%.64s)", rp__text_of(because, "text", "?"),
-           rp__text_of(because, "reason", "?"));
+  snprintf(text, sizeof text, "%.64s: %.200s", rp__text_of(because, "reason", "?"),
+           rp__text_of(because, "text", "?"));
   return copy_plain(text);
 }
 

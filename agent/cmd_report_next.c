@@ -36,7 +36,7 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
     snprintf(out, out_size,
              "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");
   else if (unshared)
-    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; mend this first: %s.",
+    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; look at %s",
              sum->processes, sum->sharing, unshared);
   else
     snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; let the job run on.",

@@ -224,9 +224,7 @@ json_t *rp_read_load(struct rp_read_set *set, size_t index) {
   struct rp_input input;
   json_t *json = read_report(report, &input, reason);
   free(input.text);
-  bool known = json && json_number_value(json_object_get(json, "written_unix_seconds")) ==
-                           report->digest->written_unix_seconds;
-  if (known) return json;
+  if (json && rp__digest_is_of(report->digest, json)) return json;
   struct rp_read_digest *fresh = json ? rp__digest_create(json, true) : NULL;
   bool same = fresh && strcmp(fresh->process, report->digest->process) == 0;
   if (json && !same) snprintf(reason, sizeof reason, "now the report of another process");

@@ -284,14 +284,25 @@ static void print_notes(FILE *out, const struct rp_read_set *set) {
   json_decref(notes);
 }
 
-void rp_report_print(const struct rp_read_set *set, FILE *out) {
+/* Bold, and red where the job has violations; the words alone say as much. */
+static void print_conclusion(FILE *out, const struct rp_read_set *set, size_t job) {
   char conclusion[512], next[512];
+  struct rp__enforced sum;
+  rp_report_conclude(set, job, conclusion, sizeof conclusion);
+  rp_report_next_step(set, job, next, sizeof next);
+  rp__enforced_sum(set, job, &sum);
+  const char *begin = !set->colour     ? ""
+                      : sum.violations ? "\033[1;31m"
+                                       : "\033[1m",
+             *end = set->colour ? "\033[0m" : "";
+  fprintf(out, "%s=> %s%s\n   %s\n\n", begin, conclusion, end, next);
+}
+
+void rp_report_print(const struct rp_read_set *set, FILE *out) {
   for (size_t job = 0; job < set->job_count; job++) {
     print_job(out, set, job);
     rp__enforced_print(set, job, out);
-    rp_report_conclude(set, job, conclusion, sizeof conclusion);
-    rp_report_next_step(set, job, next, sizeof next);
-    fprintf(out, "=> %s\n   %s\n\n", conclusion, next);
+    print_conclusion(out, set, job);
   }
   print_notes(out, set);
 }

@@ -108,7 +108,7 @@ static void write_cut(struct writer *w) {
 
 bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE *out) {
   struct writer w = {.stream = {.file = out, .flags = JSON_REAL_PRECISION(15)},
-                     .trace = {.next_tid = 1, .next_id = 1},
+                     .trace = {.next_tid = (json_int_t)set->count + 1, .next_id = 1},
                      .left = lifetimes_most};
   int64_t *offsets = offsets_of(set);
   if (!offsets) return false;

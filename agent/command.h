@@ -76,6 +76,7 @@ struct rp_read_set {
   const char *subcommand; /**< named in messages; NULL: report */
   bool lean;       /**< set before reading: keep digests, not the reports, so that memory stays bounded */
   bool keep_texts; /**< set before reading, with `lean`: reports will be loaded again */
+  bool colour;     /**< rp_report_print marks what matters, for a terminal */
   bool progress;   /**< set before reading: show how far it is on stderr, which is a terminal */
 };
 

@@ -1,6 +1,6 @@
 /* The store: one thread looks at the report folder and reads what changed since the last look. Owns the
- * processes it found and the list of files it could not use. Nothing of a
- * file is trusted beyond that it is a report. */
+ * processes it found and the list of files it could not use. Nothing of a file
+ * is trusted beyond that it is a report, and none is read twice that has not changed. */
 #include "agent/serve.h"
 
 #include <dirent.h>
@@ -18,6 +18,8 @@
 #define LOOK_SECONDS 1
 /* Files named in `skipped`; more are only counted. */
 #define SKIPPED_KEPT 256
+/* Files that are remembered as of no use; beyond them they are read again at each look. */
+#define UNKEPT_MOST 65536
 
 struct rp_serve_store {
   pthread_mutex_t lock;
@@ -31,6 +33,15 @@ struct rp_serve_store {
   uint64_t next_id;                   /* the thread's own, as all below */
   char *dir;
   uint64_t keep_seconds;
+  json_t *
+      unkept; /* files of no use that the last look saw, by name: [stamp, reason; null where it is too old] */
+};
+
+/* What a look finds. */
+struct look {
+  int dir;
+  uint64_t number, skipped_count;
+  json_t *skipped, *unkept;
 };
 
 double rp_serve_now(void) {
@@ -135,26 +146,59 @@ static bool aged_out(const struct rp_serve_store *store, const struct rp_serve_p
   return rp_serve_now() - process->written_unix_seconds > (double)store->keep_seconds;
 }
 
-static void look_at(struct rp_serve_store *store, int dir, const char *name, uint64_t look, json_t *skipped,
-                    uint64_t *skipped_count) {
-  struct rp_serve_process *known = find(store, name), fresh;
-  if (known && unchanged(dir, known)) {
-    known->looked = aged_out(store, known) ? 0 : look;
-    return;
-  }
-  char reason[RP_INPUT_REASON];
-  if (load(dir, name, &fresh, reason)) {
-    if (aged_out(store, &fresh))
-      process_fini(&fresh);
-    else
-      keep(store, &fresh, look);
-    return;
-  }
-  if (known && strcmp(reason, "changed while it was read") == 0) known->looked = look; /* next time */
-  if ((*skipped_count)++ >= SKIPPED_KEPT) return;
+/* Tells one content of a file from another; NULL where the file is gone. */
+static json_t *stamp_of(int dir, const char *name) {
+  struct stat info;
+  if (fstatat(dir, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return NULL;
+  return json_pack("[I, I, I, I, I]", (json_int_t)mtime_of(&info), (json_int_t)info.st_ctim.tv_sec,
+                   (json_int_t)info.st_ctim.tv_nsec, (json_int_t)info.st_ino, (json_int_t)info.st_size);
+}
+
+/* Notes that `name` is of no use: for `reason`, or because it is too old. Takes `stamp` over. */
+static void leave_out(struct look *look, const char *name, const char *reason, json_t *stamp) {
+  if (stamp && json_object_size(look->unkept) < UNKEPT_MOST)
+    (void)json_object_set_new(look->unkept, name, json_pack("[O, s?]", stamp, reason));
+  json_decref(stamp);
+  if (!reason || look->skipped_count++ >= SKIPPED_KEPT) return;
   json_t *entry = json_pack("{s:s, s:s}", "name", name, "reason", reason);
   (void)json_array_append_new(
-      skipped, entry ? entry : json_pack("{s:s, s:s}", "name", "(not UTF-8)", "reason", reason));
+      look->skipped, entry ? entry : json_pack("{s:s, s:s}", "name", "(not UTF-8)", "reason", reason));
+}
+
+/* Whether the last look left it out as it is now. */
+static bool is_as_left_out(const struct rp_serve_store *store, struct look *look, const char *name,
+                           json_t *stamp) {
+  json_t *known = json_object_get(store->unkept, name);
+  if (!known || !stamp || !json_equal(json_array_get(known, 0), stamp)) return false;
+  leave_out(look, name, json_string_value(json_array_get(known, 1)), json_incref(stamp));
+  return true;
+}
+
+static void read_file(struct rp_serve_store *store, struct look *look, const char *name,
+                      struct rp_serve_process *known, json_t *stamp) {
+  struct rp_serve_process fresh;
+  char reason[RP_INPUT_REASON];
+  if (!load(look->dir, name, &fresh, reason)) {
+    bool torn = strcmp(reason, "changed while it was read") == 0;
+    if (known && torn) known->looked = look->number; /* next time */
+    leave_out(look, name, reason, torn ? NULL : json_incref(stamp));
+  } else if (aged_out(store, &fresh)) {
+    process_fini(&fresh);
+    leave_out(look, name, NULL, json_incref(stamp));
+  } else {
+    keep(store, &fresh, look->number);
+  }
+}
+
+static void look_at(struct rp_serve_store *store, struct look *look, const char *name) {
+  struct rp_serve_process *known = find(store, name);
+  if (known && unchanged(look->dir, known)) {
+    known->looked = aged_out(store, known) ? 0 : look->number;
+    return;
+  }
+  json_t *stamp = stamp_of(look->dir, name); /* of before it is read: what changes meanwhile is read again */
+  if (!is_as_left_out(store, look, name, stamp)) read_file(store, look, name, known, stamp);
+  json_decref(stamp);
 }
 
 /* Forgets those that the look did not see. */
@@ -173,22 +217,25 @@ static void sweep(struct rp_serve_store *store, uint64_t look) {
 }
 
 static void look(struct rp_serve_store *store) {
-  uint64_t number = store->counts.looks + 1, skipped_count = 0;
-  json_t *skipped = json_array();
   DIR *dir = opendir(store->dir);
+  struct look look = {.dir = dir ? dirfd(dir) : -1,
+                      .number = store->counts.looks + 1,
+                      .skipped = json_array(),
+                      .unkept = json_object()};
   pthread_mutex_lock(&store->lock);
   store->counts.dropped = 0;
   pthread_mutex_unlock(&store->lock);
   for (const struct dirent *entry = dir ? readdir(dir) : NULL; entry; entry = readdir(dir))
-    if (rp_input_is_report_name(entry->d_name))
-      look_at(store, dirfd(dir), entry->d_name, number, skipped, &skipped_count);
-  sweep(store, number);
+    if (rp_input_is_report_name(entry->d_name)) look_at(store, &look, entry->d_name);
+  sweep(store, look.number);
+  json_decref(store->unkept);
+  store->unkept = look.unkept;
   pthread_mutex_lock(&store->lock);
   json_decref(store->skipped);
-  store->skipped = skipped;
-  store->counts.skipped = skipped_count;
+  store->skipped = look.skipped;
+  store->counts.skipped = look.skipped_count;
   store->counts.readable = dir != NULL;
-  store->counts.looks = number;
+  store->counts.looks = look.number;
   store->counts.last_look_unix_seconds = rp_serve_now();
   pthread_mutex_unlock(&store->lock);
   if (dir) (void)closedir(dir);
@@ -218,6 +265,7 @@ static void store_free(struct rp_serve_store *store) {
     process_fini(&store->processes[i]);
   free(store->processes);
   json_decref(store->skipped);
+  json_decref(store->unkept);
   pthread_cond_destroy(&store->wake);
   pthread_mutex_destroy(&store->lock);
   free(store->dir);

@@ -24,7 +24,9 @@ class InstallTest(support.TestCase):
         library, = glob.glob(os.path.join(self.prefix, "lib*", "**", "librecvpool.so"), recursive=True)
         self.assertEqual(self.injected(self.prefix), os.path.realpath(library))
         for name in ("include/recvpool/event.h", "include/recvpool/status.h",
-                     "share/recvpool/schema/report.schema.json", "share/recvpool/schema/job.schema.json"):
+                     "share/recvpool/schema/report.schema.json", "share/recvpool/schema/job.schema.json",
+                     "share/recvpool/grafana/fleet.json", "share/recvpool/prometheus/recvpool.rules.yml", "share/recvpool/ROLLOUT.md",
+                     "share/bash-completion/completions/recvpool"):
             self.assertTrue(os.path.exists(os.path.join(self.prefix, name)), name)
         self.assertFalse(glob.glob(os.path.join(self.prefix, "lib*", "**", "libcuda*"), recursive=True))
 

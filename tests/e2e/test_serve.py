@@ -337,6 +337,36 @@ class ServeTest(support.TestCase):
             self.assertTrue(reasons[name].startswith(begin), (name, reasons[name]))
         self.assertEqual(document["skipped_count"], len(expected))
 
+    def test_what_is_of_no_use_is_read_once(self):
+        """As long as it does not change; and what is mended is seen."""
+        self.sample("prealloc", "0")
+        (good,) = os.listdir(self.reports_dir)
+        with open(os.path.join(self.reports_dir, good)) as file:
+            report = json.load(file)
+        broken, old = (os.path.join(self.reports_dir, name) for name in ("broken.json", "old.json"))
+        report["process"]["pid"] = 4711
+        for path, text in ((broken, "{"), (old, json.dumps({**report, "written_unix_seconds": 5}))):
+            with open(path, "w") as file:
+                file.write(text)
+        self.start("--keep", "1000000000")
+        self.until(lambda: self.processes()["skipped"])
+
+        def looks():
+            before = self.processes()["processes"] and self.read_bytes()
+            looked = json.loads(self.get("/healthz")[2])["last_look_unix_seconds"]
+            self.until(lambda: json.loads(self.get("/healthz")[2])["last_look_unix_seconds"] > looked + 1.5)
+            return self.read_bytes() - before
+        self.assertLess(looks(), os.path.getsize(old))
+        with open(broken, "w") as file:
+            json.dump(report, file)
+        self.until(lambda: {row["pid"] for row in self.processes()["processes"]} == {1000, 4711})
+        self.assertEqual(self.processes()["skipped"], [])
+
+    def read_bytes(self):
+        """What the server has read from files so far."""
+        with open(f"/proc/{self.process.pid}/io") as file:
+            return int(re.search(r"rchar: (\d+)", file.read())[1])
+
     # ---- who may ask what
 
     def test_only_reading(self):

@@ -1,0 +1,81 @@
+"""What merging many reports takes, for each report: `recvpool report` on folders of growing size.
+
+    python bench_report.py BUILD_FOLDER [RECVPOOL]
+
+Reports are made from one of tests/e2e/sample_report, with ranks, processes and communicators of a job of that size; RECVPOOL is
+another command to measure instead.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+COUNTS = (64, 1024, 4096, 16384)
+RANKS_OF_A_PIPELINE = 8
+
+
+def fill(folder, build, count):
+    """Files of `count` ranks; returns their bytes together."""
+    sample = os.path.join(build, "tests", "e2e", "sample_report")
+    with tempfile.TemporaryDirectory() as made:
+        subprocess.run([sample, made, "0", "prealloc"], check=True, stdout=subprocess.DEVNULL)
+        with open(os.path.join(made, os.listdir(made)[0])) as file:
+            report = json.load(file)
+    report["process"].update(rank="@RANK@", pid="@PID@")
+    report["communicators"][0]["communicator_id"] = "@COMMUNICATOR@"
+    text, size = json.dumps(report, indent=1), 0
+    for rank in range(count):
+        own = text.replace('"@RANK@"', str(rank)).replace('"@PID@"', str(1000 + rank))
+        own = own.replace("@COMMUNICATOR@", hex(0x1000 + rank // RANKS_OF_A_PIPELINE))
+        with open(os.path.join(folder, f"host-{1000 + rank}-1.json"), "w") as file:
+            size += file.write(own)
+    return size
+
+
+def measure(command):
+    """Seconds, processor seconds and peak bytes of one run."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        begin = time.monotonic()
+        status = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        answer = [time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, status]
+        os.write(write, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        seconds, processor, peak, status = json.load(file)
+    os.waitpid(child, 0)
+    assert status == 0, command
+    return seconds, processor, peak
+
+
+def best(command, rounds=3):
+    runs = [measure(command) for _ in range(rounds)]
+    return tuple(min(run[i] for run in runs) for i in range(3))
+
+
+def main():
+    build = sys.argv[1]
+    recvpool = sys.argv[2] if len(sys.argv) > 2 else os.path.join(build, "agent", "recvpool")
+    print(f"{'reports':>8} {'MiB':>6} {'output':>6} {'seconds':>8} {'us a report, processor':>23} {'peak MiB':>9}")
+    each = {}
+    for count in COUNTS:
+        with tempfile.TemporaryDirectory() as folder:
+            size = fill(folder, build, count)
+            for output in ("table", "json"):
+                command = [recvpool, "report", *(["--json"] if output == "json" else []), folder]
+                seconds, processor, peak = best(command)
+                each[count, output] = processor / count
+                print(f"{count:8} {size / 2**20:6.0f} {output:>6} {seconds:8.2f} {1e6 * processor / count:23.0f} {peak / 2**20:9.0f}")
+    for output in ("table", "json"):
+        print(f"{output}: a report among 16384 takes {each[16384, output] / each[1024, output]:.2f} of what one among 1024 takes")
+
+
+if __name__ == "__main__":
+    main()

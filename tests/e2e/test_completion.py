@@ -1,0 +1,56 @@
+"""Every subcommand lists all its options with --help, and bash completes them."""
+
+import os
+import re
+import subprocess
+
+import support
+from support import RECVPOOL, SOURCE, run
+
+SCRIPT = os.path.join(SOURCE, "agent", "completion.bash")
+# Files whose tables of long options belong to a subcommand.
+TABLES = {"report": ("cmd_report.c",), "serve": ("cmd_serve.c",), "disable": ("cmd_disable.c",), "plan": ("plan_args.c",),
+          "doctor": ("cmd_doctor.c",), "attach": ("cmd_attach.c",), "run": ()}
+
+
+class CompletionTest(support.TestCase):
+    def complete(self, *words):
+        """What bash offers for the last of `words`."""
+        script = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _recvpool; printf "%s\\n" "${COMPREPLY[@]}"'
+        result = run(["bash", "-c", script, "bash", SCRIPT, RECVPOOL, *words])
+        self.assert_success(result)
+        self.assertEqual(result.stderr, "")
+        return result.stdout.split()
+
+    def subcommands(self):
+        return [word for word in self.complete("") if not word.startswith("-")]
+
+    def test_subcommands(self):
+        self.assertTrue({"run", "report", "disable", "doctor", "plan"} <= set(self.subcommands()))
+        self.assertEqual(self.complete("rep"), ["report"])
+        self.assertEqual(self.complete("--v"), ["--version"])
+        self.assertEqual(self.complete("x"), [])
+
+    def test_help_lists_every_option(self):
+        for name in self.subcommands():
+            if run([RECVPOOL, name, "--help"]).returncode != 0:
+                continue  # attach, where it could not be built
+            with self.subTest(name):
+                offered = self.complete(name, "--")
+                self.assertIn("--help", offered)
+                self.assertEqual(len(set(offered)), len(offered))
+                for file in TABLES[name]:
+                    with open(os.path.join(SOURCE, "agent", file)) as text:
+                        known = re.findall(r'\{"([a-z-]+)", (?:no|required|optional)_argument', text.read())
+                    self.assertEqual(sorted(offered), sorted(f"--{option}" for option in known))
+
+    def test_options_and_files(self):
+        self.assertEqual(self.complete("report", "--h"), ["--html", "--help"])
+        self.assertEqual(self.complete("report", "some"), [])
+        self.assertEqual(self.complete("run", "--verbose", "--", "ls", "--"), [])
+        self.assertEqual(self.complete("nothing", "--"), [])
+        self.assertNotIn("--mode", self.complete("report", "--"))
+
+    def test_bash_takes_the_script(self):
+        result = subprocess.run(["bash", "-n", SCRIPT], capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
