@@ -11,7 +11,7 @@ import support
 
 BYTES = 10 << 20  # from here on, torch's allocator gives each buffer an allocation of its own
 SLACK = 2
-STEPS = 6
+STEPS = 5
 
 
 def chosen(name, default):
