@@ -158,6 +158,7 @@ static void export_late(void) {
   train(4);
   for (int i = 0; i < BUFFERS; i++) {
     receive(buffers[i], 60 + i);
+    if (i == 5) CHECK(cudaStreamSynchronize(stream)); /* the other process waits for no stream of this one */
     if (i == 5) export_one(buffers[i]);
     printf("%d ", last_byte(buffers[i]));
   }
