@@ -10,6 +10,7 @@
 #include "agent/enforce.h"
 #include "agent/hooks.h"
 #include "agent/hooks_work.h"
+#include "agent/ordering.h"
 #include "agent/state.h"
 
 typedef bool shape_reader(const void *copy, struct rp_cuda_op *out);
@@ -45,6 +46,16 @@ static void take_write(struct rp_hook_work *call, bool waits, uint64_t to, uint6
 static void take_set(struct rp_hook_work *call, uint64_t to, uint64_t bytes, uint64_t stream) {
   const struct rp_cuda_op op = {.kind = RP_EVENT_MEMSET, .address = to, .bytes = bytes, .stream = stream};
   rp__take_op(call, &op, false);
+}
+
+/* The stream goes on when there is a certain word in memory, by whatever hand. */
+static void take_wait(struct rp_hook_work *call, uint64_t from, uint64_t bytes, uint64_t stream) {
+  const struct rp_cuda_op op = {
+      .kind = RP_EVENT_COPY_READ, .source = from, .source_bytes = bytes, .stream = stream};
+  const struct rp_cuda_work order = {.stream = stream, .outside = true};
+  if (!rp_hook_work_tells(call)) return;
+  call->hit = rp_agent_copy(&op, &call->work);
+  rp__work_begin(call, &order);
 }
 
 /* ---- described by a struct ---- */
@@ -257,7 +268,7 @@ DRIVER_SET_2D_ASYNC(cuMemsetD2D32Async_ptsz, unsigned, 1)
 #define WAIT_VALUE(name, type, per_thread)                                                                   \
   RP_HOOK_WORK(name, (void *stream, uint64_t from, type value, unsigned flags),                              \
                (stream, from, value, flags),                                                                 \
-               take_read(&call, false, from, sizeof value, rp_hook_stream(stream, per_thread)))
+               take_wait(&call, from, sizeof value, rp_hook_stream(stream, per_thread)))
 
 WRITE_VALUE(cuStreamWriteValue32, uint32_t, 0)
 WRITE_VALUE(cuStreamWriteValue32_ptsz, uint32_t, 1)
@@ -282,18 +293,23 @@ WAIT_VALUE(cuStreamWaitValue64_v2_ptsz, uint64_t, 1)
  * by CUPTI then, as ever; single words by nobody else. */
 #define TOLD_MOST 16
 struct several {
-  bool asks, refused;
-  uint64_t stream;
+  bool asks, refused, ordered;
+  uint64_t stream, begun;
+  struct rp_cuda_work order;
   size_t hits, told;
   struct rp_work works[TOLD_MOST]; /* the first hits */
 };
 
-static bool several_begin(struct several *call, uint64_t stream) {
+/* `words`: some of them may be waits for words in memory. */
+static bool several_begin(struct several *call, uint64_t stream, bool words) {
   (void)rp_call_begin(RP_CALL_WORK);
   call->asks = rp_enforce_on() && rp_call_is_programs(RP_CALL_WORK);
   call->refused = false;
   call->stream = stream;
   call->hits = 0;
+  call->order = (struct rp_cuda_work){.stream = stream, .outside = true};
+  call->ordered = words && !rp_cupti_active();
+  call->begun = call->ordered ? rp_ordering_work_begin(&call->order) : 0;
   return call->asks;
 }
 
@@ -327,13 +343,15 @@ static void several_end(struct several *call, bool tells, int result) {
     bool kept = i < TOLD_MOST;
     rp_enforce_work_after(kept ? &call->works[i] : &hit, kept && tells && result == RP_ABI_SUCCESS);
   }
+  if (call->ordered)
+    rp_ordering_work_end(&call->order, call->begun, !call->refused && result == RP_ABI_SUCCESS);
   rp_call_end(RP_CALL_WORK);
 }
 
 #define SEVERAL(name, parameters, arguments, on_stream, tells, take)                                         \
   RP_HOOK(int, name, parameters) {                                                                           \
     struct several call;                                                                                     \
-    if (several_begin(&call, (on_stream))) take;                                                             \
+    if (several_begin(&call, (on_stream), (tells))) take;                                                    \
     int result = call.refused ? rp_hook_fail(#name, (void *)real_##name, RP_ABI_OUT_OF_MEMORY)               \
                               : real_##name arguments;                                                       \
     several_end(&call, (tells), result);                                                                     \

@@ -1,9 +1,11 @@
 """What a program may do with its memory besides training must be the same with buffers that share memory: exports to
 other processes, contexts of its own, rarely used calls, entry points by name, graphs built by hand."""
 
+import json
 import os
 import re
 import shutil
+import tempfile
 import unittest
 
 import support
@@ -13,10 +15,29 @@ PROGRAM = os.path.join(PROGRAMS, "enforce_memory")
 TRACKER = os.path.join(PROGRAMS, "libmemory_tracker.so")
 AUTO = ["--mode", "enforce"]
 # K slots from the first step: what is beyond them has addresses only until something touches it.
-PLANNED = ["--mode", "enforce", "--buffer-bytes", "2MiB", "--slots", "2"]
+FOLDER = tempfile.mkdtemp(prefix="recvpool-test-")
+PLANNED = ["--mode", "enforce", "--plan", os.path.join(FOLDER, "plan.json"), "--plan-rank", "1"]
 TOUCHES = ["cudaMemcpy3D", "cudaMemcpy3DAsync", "cudaMemcpy3DPeer", "cuMemcpy3D", "cuMemcpy2DAsync", "cuMemcpyPeer",
            "cuMemcpyPeerAsync", "cudaMemcpyPeer", "cudaMemset2DAsync", "cuMemsetD2D32", "cuStreamWriteValue32",
            "cuStreamWaitValue32", "cuMemcpyBatchAsync", "cuGetProcAddress", "cudaGetDriverEntryPointByVersion"]
+
+
+def setUpModule():
+    """The plan: two slots for eight messages, each read once."""
+    path = os.path.join(FOLDER, "plan.json")
+    result = support.run([RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", "8", "--slack", "1",
+                          "--buffer-bytes", "2MiB", "--output", path])
+    assert result.returncode == 0, result.stderr
+    with open(path) as file:
+        plan = json.load(file)
+    for rank in plan["ranks"]:
+        rank["receives"]["accesses"] = [1] * len(rank["receives"]["stage"])
+    with open(path, "w") as file:
+        json.dump(plan, file)
+
+
+def tearDownModule():
+    shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 class MemoryCase(support.TestCase):
