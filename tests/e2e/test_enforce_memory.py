@@ -205,6 +205,19 @@ class OddCallsTest(MemoryCase):
         for line in result.stdout.splitlines():
             self.assertIn(line, ("0 last 0", "2 last 2", "done"))
 
+    def test_a_refusal_says_what_the_driver_said(self):
+        """Where it neither shares memory nor gives it back, more slots would not help."""
+        said = 0
+        for position in range(6, 13):
+            result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, *AUTO, "--", support.TRAINER, "--stages", "2",
+                                  "--microbatches", "4", "--steps", "4", "--message-bytes", "2MiB"],
+                                 env=support.simulated(RPSIM_SEED="1", RPSIM_FAIL=f"cuMemMap:{position}+:801"))
+            for line in result.stderr.splitlines():
+                if "a call was refused" in line:
+                    said += 1
+                    self.assertNotIn("plan more slots", line)
+        self.assertGreater(said, 0)
+
     def test_attributes_are_those_of_plain_memory(self):
         for options in (AUTO, PLANNED):
             with self.subTest(options):
