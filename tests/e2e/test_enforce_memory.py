@@ -133,6 +133,17 @@ class EntryPointsTest(MemoryCase):
                 report = self.same("by_dlsym", options, warns=True)
                 self.assertEqual(report["enforcement"]["refused"]["reason"], "freed_elsewhere")
 
+    def test_every_function_has_one_wrapper(self):
+        """Of two the first one would be used, and the other never."""
+        names = []
+        agent = os.path.join(support.SOURCE, "agent")
+        for name in os.listdir(agent):
+            if re.fullmatch(r"hooks_\w+\.c", name):
+                with open(os.path.join(agent, name)) as file:
+                    names += re.findall(r"RP_HOOK_ENTRY\((\w+)\)", file.read())
+        self.assertGreater(len(names), 300)
+        self.assertEqual(sorted(names), sorted(set(names)))
+
     def test_versions_of_functions_are_those_of_the_headers(self):
         """The wrappers that are handed out for a base name and a version take that version's arguments."""
         root = os.environ.get("E2E_CUDA_ROOT")
