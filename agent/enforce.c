@@ -77,8 +77,10 @@ static rp_status create_guard(struct rp__device *device, struct rp_guard **out) 
   if (device->memory) rp__backend(device, &backend);
   rp_status status =
       rp_guard_create(&options, device->memory ? &backend : NULL, rp__enforce.order, rp__enforce.plan, out);
-  if (status == RP_OK) rp_guard_set_sink(*out, &sink);
-  return status;
+  if (status != RP_OK) return status;
+  rp_guard_set_sink(*out, &sink);
+  if (rp__gate_fallback() != RP_POOL_NO_REASON) rp_guard_request_fallback(*out, rp__gate_fallback());
+  return RP_OK;
 }
 
 /* While acting, without the lock. */

@@ -17,8 +17,9 @@ static int cancel_state;     /* of who acts, before */
 static pthread_cond_t acted; /* clock: monotonic */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool abort_wanted;
-static _Atomic int fallback_wanted; /* enum rp_pool_reason, 0 = no */
-static void (*last_words)(void);    /* set once, at the start */
+static _Atomic int fallback_wanted;       /* enum rp_pool_reason, 0 = no */
+static enum rp_pool_reason fallback_kept; /* core lock: the last one that was carried out */
+static void (*last_words)(void);          /* set once, at the start */
 
 static void prepare_condition(void) {
   pthread_condattr_t attributes;
@@ -60,6 +61,7 @@ void rp__gate_address_reused(uint64_t address, uint64_t bytes) {
 static void carry_out_wishes(void) {
   int reason = atomic_exchange_explicit(&fallback_wanted, 0, memory_order_acq_rel);
   if (reason == 0) return;
+  fallback_kept = (enum rp_pool_reason)reason;
   for (size_t i = 0; i < RP_ENFORCE_DEVICES; i++)
     if (rp__enforce.devices[i].guard)
       rp_guard_request_fallback(rp__enforce.devices[i].guard, (enum rp_pool_reason)reason);
@@ -133,6 +135,10 @@ void rp__gate_acted(void) {
 
 bool rp__gate_acting(void) {
   return acting;
+}
+
+enum rp_pool_reason rp__gate_fallback(void) {
+  return fallback_kept;
 }
 
 void rp_enforce_request_fallback(enum rp_pool_reason reason) {

@@ -62,6 +62,8 @@ bool rp__gate_acting(void);
 /** Under the lock: the driver gave the range to the program by itself. The guards are told, at once or when
  * nobody acts. */
 void rp__gate_address_reused(uint64_t address, uint64_t bytes);
+/** Under the lock: why all guards were told to fall back, as those made later are, or RP_POOL_NO_REASON. */
+enum rp_pool_reason rp__gate_fallback(void);
 /** Asks for the end of the process, at the next rp__gate_leave. */
 void rp__gate_want_abort(void);
 

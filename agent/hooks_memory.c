@@ -53,14 +53,17 @@ static bool usurped(void *function, const char *name, const char *library) {
  * of it, and nothing is pooled. Looked at again whenever modules were loaded. */
 static bool between(bool runtime) {
   static _Atomic uint64_t looked[2]; /* one more than the number of changes */
+  static _Atomic bool found[2];
   uint64_t now = rp_interpose_module_changes() + 1;
-  if (atomic_load_explicit(&looked[runtime], memory_order_relaxed) == now) return false;
-  bool found = runtime ? usurped((void *)real_cudaMalloc, "cudaMalloc", "libcudart.so") ||
-                             usurped((void *)real_cudaFree, "cudaFree", "libcudart.so")
-                       : usurped((void *)real_cuMemAlloc_v2, "cuMemAlloc_v2", "libcuda.so") ||
-                             usurped((void *)real_cuMemFree_v2, "cuMemFree_v2", "libcuda.so");
-  if (!found) atomic_store_explicit(&looked[runtime], now, memory_order_relaxed);
-  return found;
+  if (atomic_load_explicit(&looked[runtime], memory_order_acquire) == now)
+    return atomic_load_explicit(&found[runtime], memory_order_relaxed);
+  bool usurper = runtime ? usurped((void *)real_cudaMalloc, "cudaMalloc", "libcudart.so") ||
+                               usurped((void *)real_cudaFree, "cudaFree", "libcudart.so")
+                         : usurped((void *)real_cuMemAlloc_v2, "cuMemAlloc_v2", "libcuda.so") ||
+                               usurped((void *)real_cuMemFree_v2, "cuMemFree_v2", "libcuda.so");
+  atomic_store_explicit(&found[runtime], usurper, memory_order_relaxed);
+  atomic_store_explicit(&looked[runtime], now, memory_order_release);
+  return usurper;
 }
 
 /* ---- pools: allocating ---- */

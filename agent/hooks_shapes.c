@@ -208,7 +208,7 @@ DRIVER_FROM_ARRAY(cuMemcpyAtoD_v2_ptds, 1)
 
 /* From the begin of the first row to the end of the last. */
 static uint64_t box_bytes(const struct rp_abi_pitched *box, const struct rp_abi_extent *extent) {
-  if (!extent->depth) return 0;
+  if (!extent->depth || !extent->height) return 0;
   return span(box->pitch, extent->width, (extent->depth - 1) * box->rows + extent->height);
 }
 

@@ -230,8 +230,8 @@ static void take_graph(struct rp_hook_work *call, const void *graph, uint64_t st
   rp__work_begin(call, &order);
 }
 
-static void take_host_function(struct rp_hook_work *call, uint64_t stream) {
-  const struct rp_cuda_work order = {.stream = stream};
+static void take_outside(struct rp_hook_work *call, uint64_t stream) {
+  const struct rp_cuda_work order = {.stream = stream, .outside = true};
   if (!rp_cupti_active()) rp__work_begin(call, &order);
 }
 
@@ -240,11 +240,10 @@ static void take_host_function(struct rp_hook_work *call, uint64_t stream) {
                take_graph(&call, graph, rp_hook_stream(stream, per_thread)))
 #define HOST_FUNCTION(name, per_thread)                                                                      \
   RP_HOOK_WORK(name, (void *stream, void *function, void *argument), (stream, function, argument),           \
-               take_host_function(&call, rp_hook_stream(stream, per_thread)))
+               take_outside(&call, rp_hook_stream(stream, per_thread)))
 #define STREAM_CALLBACK(name, per_thread)                                                                    \
   RP_HOOK_WORK(name, (void *stream, void *function, void *argument, unsigned flags),                         \
-               (stream, function, argument, flags),                                                          \
-               take_host_function(&call, rp_hook_stream(stream, per_thread)))
+               (stream, function, argument, flags), take_outside(&call, rp_hook_stream(stream, per_thread)))
 
 GRAPH_LAUNCH(cudaGraphLaunch, 0)
 GRAPH_LAUNCH(cudaGraphLaunch_ptsz, 1)
@@ -258,6 +257,18 @@ STREAM_CALLBACK(cudaStreamAddCallback, 0)
 STREAM_CALLBACK(cudaStreamAddCallback_ptsz, 1)
 STREAM_CALLBACK(cuStreamAddCallback, 0)
 STREAM_CALLBACK(cuStreamAddCallback_ptsz, 1)
+#define VALUE_WAIT(name, type, per_thread)                                                                   \
+  RP_HOOK_WORK(name, (void *stream, uint64_t address, type value, unsigned flags),                           \
+               (stream, address, value, flags), take_outside(&call, rp_hook_stream(stream, per_thread)))
+#define VALUE_BATCH(name, per_thread)                                                                        \
+  RP_HOOK_WORK(name, (void *stream, unsigned count, void *operations, unsigned flags),                       \
+               (stream, count, operations, flags), take_outside(&call, rp_hook_stream(stream, per_thread)))
+VALUE_WAIT(cuStreamWaitValue32_v2, uint32_t, 0)
+VALUE_WAIT(cuStreamWaitValue32_v2_ptsz, uint32_t, 1)
+VALUE_WAIT(cuStreamWaitValue64_v2, uint64_t, 0)
+VALUE_WAIT(cuStreamWaitValue64_v2_ptsz, uint64_t, 1)
+VALUE_BATCH(cuStreamBatchMemOp_v2, 0)
+VALUE_BATCH(cuStreamBatchMemOp_v2_ptsz, 1)
 
 const struct rp_hook rp_hooks_work[] = {
     RP_HOOK_ENTRY(cudaGraphLaunch),
@@ -272,6 +283,12 @@ const struct rp_hook rp_hooks_work[] = {
     RP_HOOK_ENTRY(cudaStreamAddCallback_ptsz),
     RP_HOOK_ENTRY(cuStreamAddCallback),
     RP_HOOK_ENTRY(cuStreamAddCallback_ptsz),
+    RP_HOOK_ENTRY(cuStreamWaitValue32_v2),
+    RP_HOOK_ENTRY(cuStreamWaitValue32_v2_ptsz),
+    RP_HOOK_ENTRY(cuStreamWaitValue64_v2),
+    RP_HOOK_ENTRY(cuStreamWaitValue64_v2_ptsz),
+    RP_HOOK_ENTRY(cuStreamBatchMemOp_v2),
+    RP_HOOK_ENTRY(cuStreamBatchMemOp_v2_ptsz),
     RP_HOOK_ENTRY(cudaLaunchKernel),
     RP_HOOK_ENTRY(cudaLaunchKernel_ptsz),
     RP_HOOK_ENTRY(__cudaLaunchKernel),

@@ -130,7 +130,7 @@ void rp_ordering_want(void) {
 }
 
 static bool work_matters(const struct rp_cuda_work *work, bool wanted) {
-  if (wanted || (work->event_flags & RP_LAUNCH_RECORDS)) return true;
+  if (wanted || work->outside || (work->event_flags & RP_LAUNCH_RECORDS)) return true;
   if (!hint(HINT_ACCESSES)) return false;
   if (work->kind != RP_CUDA_LAUNCH) return true;
   return work->stream == RP_STREAM_LEGACY && (rp_thread.order_learned || hint(HINT_LEGACY_LEARNS));
@@ -170,9 +170,10 @@ static uint64_t begin_work(const struct rp_cuda_work *work) {
   if (!rp_ordering_on() || !work_matters(work, wanted)) return 0;
   const bool records = (work->event_flags & RP_LAUNCH_RECORDS) != 0;
   uint32_t flags = work->event_flags | untold_capture(work->stream);
-  const struct rp_order_site site = site_at(work->context, work->stream, flags);
+  struct rp_order_site site = site_at(work->context, work->stream, flags);
+  if (work->outside) site.flags |= RP_ORDER_OUTSIDE;
   rp_thread.order_copy = work->kind == RP_CUDA_COPY_SYNC ? (uint8_t)copy_kind(work) : RP_ORDER_COPY_UNKNOWN;
-  if (records ? !lock_or_lose() : !rp_agent_lock()) return 0;
+  if (records || work->outside ? !lock_or_lose() : !rp_agent_lock()) return 0;
   rp_order_call call = rp_order_begin(
       order, work->kind == RP_CUDA_GRAPH_LAUNCH ? RP_ORDER_GRAPH_LAUNCH : RP_ORDER_WORK, &site, work->graph);
   if (records) begin_events(work, call);
@@ -188,7 +189,7 @@ static void end_work(const struct rp_cuda_work *work, uint64_t begun, bool succe
   if (!begun || !rp_ordering_on()) return;
   const bool records = (work->event_flags & RP_LAUNCH_RECORDS) != 0, copies = work->kind == RP_CUDA_COPY_SYNC;
   const enum rp_order_copy copy = copies && succeeded ? copy_kind(work) : RP_ORDER_COPY_UNKNOWN;
-  if (records ? !lock_or_lose() : !rp_agent_lock()) return;
+  if (records || work->outside ? !lock_or_lose() : !rp_agent_lock()) return;
   if (!succeeded)
     rp_order_cancel(order, call);
   else if (copies)

@@ -107,8 +107,10 @@ static void on_graph_launch(const struct rp_taken *call) {
   tell_work(call, &op);
 }
 
-static void on_host_function(const struct rp_taken *call) {
-  const cuLaunchHostFunc_params *p = call->params; /* cuStreamAddCallback begins with the same member */
+/* Host functions, callbacks, and waits for values in memory: the parameters of all begin with the stream. */
+static void on_outside(const struct rp_taken *call) {
+  const cuLaunchHostFunc_params *p = call->params;
+  call->work->outside = true;
   call->work->stream = rp_normal_stream(p->hStream, call->per_thread);
   *call->matters = true;
 }
@@ -322,8 +324,14 @@ static const struct rp_wanted wanted[] = {
     TWINS(cuLaunchKernelEx, _ptsz, WORK, on_launch_ex),
     TWINS(cuLaunchCooperativeKernel, _ptsz, WORK, on_launch_cooperative),
     TWINS(cuGraphLaunch, _ptsz, WORK, on_graph_launch),
-    TWINS(cuLaunchHostFunc, _ptsz, WORK, on_host_function),
-    TWINS(cuStreamAddCallback, _ptsz, WORK, on_host_function),
+    TWINS(cuLaunchHostFunc, _ptsz, WORK, on_outside),
+    TWINS(cuStreamAddCallback, _ptsz, WORK, on_outside),
+    TWINS(cuStreamWaitValue32, _ptsz, WORK, on_outside),
+    TWINS(cuStreamWaitValue64, _ptsz, WORK, on_outside),
+    TWINS(cuStreamBatchMemOp, _ptsz, WORK, on_outside),
+    TWINS(cuStreamWaitValue32_v2, _ptsz, WORK, on_outside),
+    TWINS(cuStreamWaitValue64_v2, _ptsz, WORK, on_outside),
+    TWINS(cuStreamBatchMemOp_v2, _ptsz, WORK, on_outside),
     PLAIN(cuMemAlloc_v2, AFTER_SUCCESS, on_alloc),
     PLAIN(cuMemAllocPitch_v2, AFTER_SUCCESS, on_alloc_pitch),
     PLAIN(cuMemAllocManaged, AFTER_SUCCESS, on_alloc_managed),

@@ -21,7 +21,7 @@ static uint64_t box_begin(const struct box *box) {
 }
 
 static uint64_t box_bytes(const struct box *box, uint64_t width, uint64_t height, uint64_t depth) {
-  if (!box->memory || !depth) return 0;
+  if (!box->memory || !depth || !height) return 0;
   return span(box->pitch, width, (depth - 1) * (box->rows ? box->rows : height) + height);
 }
 
@@ -70,7 +70,7 @@ SHAPE_3D(rp_shape_copy_3d_peer, CUDA_MEMCPY3D_PEER)
 /* A side of a batched copy between boxes: an element is a byte where both sides are pointers. */
 static uint64_t operand_bytes(const CUmemcpy3DOperand *side, const CUextent3D *extent) {
   uint64_t rows = side->op.ptr.layerHeight ? side->op.ptr.layerHeight : extent->height;
-  if (side->type != CU_MEMCPY_OPERAND_TYPE_POINTER || !extent->depth) return 0;
+  if (side->type != CU_MEMCPY_OPERAND_TYPE_POINTER || !extent->depth || !extent->height) return 0;
   return span(side->op.ptr.rowLength, extent->width, (extent->depth - 1) * rows + extent->height);
 }
 

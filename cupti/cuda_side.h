@@ -96,6 +96,7 @@ struct rp_cuda_work {
   const void *driver_config;  /**< CUlaunchConfig whose attributes are to be read, or NULL */
   const void *runtime_config; /**< cudaLaunchConfig_t, the same */
   uint64_t to, from;          /**< synchronous copies: addresses, of the host too */
+  bool outside;               /**< it may wait for something outside of all streams: host functions */
 };
 
 /** One word of a launch's parameters. */

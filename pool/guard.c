@@ -454,6 +454,9 @@ void rp_guard_request_fallback(struct rp_guard *guard, enum rp_pool_reason reaso
   guard->off = true;
   rp__guard_why_idle(guard, rp_pool_reason_name(reason), rp_pool_reason_text(reason));
   rp_pool_request_fallback(guard->pool, reason);
+  struct rp_pool_info info;
+  rp_pool_info(guard->pool, &info);
+  if (!info.buffers) (void)rp_pool_quiescent(guard->pool, false); /* nothing to wait for, no step needed */
 }
 
 void rp_guard_boundary_took(struct rp_guard *guard, uint64_t duration_ns) {

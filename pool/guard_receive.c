@@ -63,7 +63,8 @@ static enum rp_pool_order judge(const struct rp_guard *guard, const struct rp_gu
   bool can =
       !(receive->site.flags & RP_ORDER_PROGRAMMATIC) && receive->site.stream != RP_ORDER_STREAM_UNKNOWN;
   for (size_t i = 0; i < gaps; i++)
-    can &= action->waits[i].fix == RP_ORDER_FIX_WAIT;
+    can &= action->waits[i].fix == RP_ORDER_FIX_WAIT &&
+           !rp_order_may_stall(guard->order, &action->waits[i], &receive->site);
   if (can) action->wait_count = gaps;
   return can ? RP_POOL_ORDER_NO : RP_POOL_ORDER_NEVER;
 }

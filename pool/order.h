@@ -67,13 +67,16 @@ extern "C" {
 /** rp_order_site.flags: the caller knows that this call is captured into a graph. Told captures need no flag.
  */
 #define RP_ORDER_CAPTURED 2u
+/** rp_order_site.flags: work that may wait for something outside of all streams: a host function, or a wait
+ * for a value in memory. To be told always. */
+#define RP_ORDER_OUTSIDE 4u
 
 /** Where a call is made: which stream of which context, by which thread. */
 struct rp_order_site {
   uint64_t context; /**< needed for the two default streams, otherwise ignored; 0 = unknown */
   uint64_t stream;  /**< handle, unique in the process while it lives, or RP_ORDER_STREAM_* */
   uint64_t thread;  /**< never that of another thread that exited untold; 0 = unknown: knows nothing */
-  uint32_t flags;   /**< RP_ORDER_PROGRAMMATIC, RP_ORDER_CAPTURED */
+  uint32_t flags;   /**< RP_ORDER_PROGRAMMATIC, RP_ORDER_CAPTURED, RP_ORDER_OUTSIDE */
 };
 
 /** An access: component in the upper 16 bits (plus one), position in the lower 48. A plain value, valid for
@@ -314,6 +317,12 @@ struct rp_order_gap {
  * or the site is programmatic). */
 size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontier *frontier,
                      const struct rp_order_site *site, struct rp_order_gap gaps[RP_ORDER_FRONTIER + 1]);
+
+/** Would a wait for what the gap's stream has been given so far be one for work that waits for something
+ * outside of all streams (RP_ORDER_OUTSIDE), is not known to be complete, and is not before `site` anyway?
+ * Then it may be one for the site itself, and never end. O(components). */
+bool rp_order_may_stall(const struct rp_order *order, const struct rp_order_gap *gap,
+                        const struct rp_order_site *site);
 
 /** Who made the access, as the gap between it and the host: FIX_WAIT: when `stream` has done the work it has
  * been given, it is complete; FIX_CONTEXT: the stream cannot be asked, but `context` can; FIX_NONE: nothing

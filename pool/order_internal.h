@@ -63,6 +63,9 @@ struct rp_order_graph {
 struct rp_order_component {
   uint64_t position, base;
   uint64_t context, stream, thread; /**< ids of the owner; stream 0 = a thread */
+  /** Positions of work that waits for something outside: of the first that was not known to be complete when
+   * another one came, and of the last; 0 = none. */
+  uint64_t outside_first, outside_last;
   uint32_t next_retired;
   bool alive;
 };
@@ -107,8 +110,10 @@ struct rp_order {
   uint32_t event_hand, graph_hand; /**< where the search for the next one to evict begins */
   uint64_t tick;                   /**< source of versions and capture numbers */
   uint32_t captures_active;
-  bool capture_lost; /**< something captured could not be stored: absent events may be captured ones */
-  bool foreign_lost; /**< a foreign event could not be stored: no event can be trusted */
+  bool capture_lost;     /**< something captured could not be stored: absent events may be captured ones */
+  bool foreign_lost;     /**< a foreign event could not be stored: no event can be trusted */
+  bool outside_captured; /**< a graph may hold work that waits for something outside */
+  bool outside_lost;     /**< such work could not be stored */
 };
 
 /* ---- clocks ---- */

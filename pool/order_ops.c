@@ -192,13 +192,35 @@ static rp_order_token step(struct rp_order *order, struct rp_order_stream *strea
   return token;
 }
 
+/* The work just told waits for something outside; unknown: nobody will be able to say whether it still does.
+ */
+static void note_outside(struct rp_order *order, rp_order_token token) {
+  if (token == RP_ORDER_TOKEN_UNKNOWN) {
+    order->outside_lost = true;
+    return;
+  }
+  struct rp_order_component *component = &order->component[rp_order_token_component(token)];
+  const uint64_t position = rp_order_token_position(token);
+  const uint64_t last = component->outside_last;
+  bool over = last <= component->base;
+  for (uint32_t i = 0; !over && i < order->limits.threads; i++)
+    over = order->thread[i].clock[rp_order_token_component(token)] >= last;
+  if (over) component->outside_first = position;
+  component->outside_last = position;
+}
+
 static rp_order_token end_work(struct rp_order *order, struct rp_order_pending *call, bool access) {
   order->counts.operations++;
-  struct rp_order_stream *stream = stream_now(order, call, access);
-  if (count_captured(order, call, stream) || !stream) return RP_ORDER_TOKEN_UNKNOWN;
-  const bool known = access && need_component(order, stream, &call->site);
-  begun(order, stream, call);
-  return known ? step(order, stream) : RP_ORDER_TOKEN_UNKNOWN;
+  const bool outside = (call->site.flags & RP_ORDER_OUTSIDE) != 0, placed = access || outside;
+  struct rp_order_stream *stream = stream_now(order, call, placed);
+  const bool captured = count_captured(order, call, stream);
+  order->outside_captured |= captured && outside;
+  if (captured) return RP_ORDER_TOKEN_UNKNOWN;
+  const bool known = stream && placed && need_component(order, stream, &call->site);
+  if (stream) begun(order, stream, call);
+  rp_order_token token = known ? step(order, stream) : RP_ORDER_TOKEN_UNKNOWN;
+  if (outside) note_outside(order, token);
+  return token;
 }
 
 /* Was the access the next one of its stream after the call began? If others came between, of other threads,
@@ -239,6 +261,7 @@ static rp_order_token end_graph(struct rp_order *order, struct rp_order_pending 
   const bool known = access && need_component(order, stream, &call->site);
   begun(order, stream, call);
   rp_order_token token = known ? step(order, stream) : RP_ORDER_TOKEN_UNKNOWN;
+  if (order->outside_captured) note_outside(order, token);
   if (!call->spoiled) remember_graph(order, call, token);
   return token;
 }

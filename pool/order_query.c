@@ -157,6 +157,50 @@ size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontie
   return written;
 }
 
+/* ---- waits that may never end ---- */
+
+/* Has work begun to be launched that waits for something outside? It may be on any stream before long. */
+static bool outside_goes_on(const struct rp_order *order) {
+  for (uint32_t i = 0; i < order->call_active_count; i++)
+    if (order->call[order->call_active[i]].site.flags & RP_ORDER_OUTSIDE) return true;
+  return false;
+}
+
+static uint64_t complete_up_to(const struct rp_order *order, uint32_t component) {
+  uint64_t position = order->component[component].base;
+  for (uint32_t i = 0; i < order->limits.threads; i++)
+    if (order->thread[i].clock[component] > position) position = order->thread[i].clock[component];
+  return position;
+}
+
+/* Entry of the clock of what the stream's next operation comes after. */
+static uint64_t tail_at(const struct rp_order *order, const struct rp_order_stream *stream,
+                        const struct rp_order_context *context, uint32_t component) {
+  uint64_t position = stream->full[component], other = 0;
+  if (context && stream->legacy)
+    other = context->blocking[component];
+  else if (context && stream->blocking && context->legacy != RP_ORDER_NO_SLOT)
+    other = order->stream[context->legacy].full[component];
+  return other > position ? other : position;
+}
+
+bool rp_order_may_stall(const struct rp_order *order, const struct rp_order_gap *gap,
+                        const struct rp_order_site *site) {
+  if (order->counts.lost || order->outside_lost || outside_goes_on(order)) return true;
+  const struct rp_order_site tail = {.context = gap->context, .stream = gap->stream, .thread = gap->thread};
+  const struct rp_order_stream *from = rp_order_find_stream(order, &tail);
+  const struct rp_order_context *context = from ? rp_order_context_of(order, from) : NULL;
+  const struct rp_order_stream *to = rp_order_find_stream(order, site);
+  for (uint32_t c = 0; from && c < order->width; c++) {
+    const struct rp_order_component *component = &order->component[c];
+    uint64_t after = complete_up_to(order, c);
+    if (to && to->full[c] > after) after = to->full[c];
+    if (component->outside_first > after) after = component->outside_first - 1;
+    if (component->outside_last > after && tail_at(order, from, context, c) > after) return true;
+  }
+  return false;
+}
+
 struct rp_order_gap rp_order_owner(const struct rp_order *order, rp_order_token token) {
   struct rp_order_gap gap = {.fix = RP_ORDER_FIX_NONE, .token = token};
   if (order->counts.lost || rp_order_stale(order, token)) return gap;

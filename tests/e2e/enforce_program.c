@@ -6,12 +6,14 @@
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Asked by LeakSanitizer, which cannot look into a process that runs with another user's rights. */
@@ -299,6 +301,121 @@ static void peers(void) {
   free_all();
 }
 
+/* The first use of another device comes late: once there is the file that GO names. */
+static void second_device(void) {
+  const struct timespec pause = {.tv_nsec = 5000000};
+  const char *go = getenv("GO");
+  if (!go) exit(2);
+  for (int device = 0; device < 2; device++) {
+    struct stage s;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    check(cudaFree(NULL), "cudaFree");
+    allocate_all();
+    stage_create(&s);
+    for (int step = 0; step < 6 || (device == 0 && access(go, F_OK) != 0); step++) {
+      run_step(&s, step % 20 * 10 + 1);
+      (void)nanosleep(&pause, NULL);
+    }
+    free_all();
+  }
+}
+
+/* ---- work that waits for what is not on its stream ---- */
+
+#define PATIENCE_SECONDS 60 /* beyond it nothing moves any more */
+
+struct outside {
+  struct stage stage;
+  cudaStream_t compute;
+  cudaEvent_t received;
+  void *sink;
+};
+
+static void outside_create(struct outside *o) {
+  check(cudaFree(NULL), "cudaFree"); /* what comes before the context is not the agent's */
+  allocate_all();
+  stage_create(&o->stage);
+  check(cudaStreamCreateWithFlags(&o->compute, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaEventCreateWithFlags(&o->received, cudaEventDisableTiming), "cudaEventCreate");
+  check(cudaMalloc(&o->sink, 2 * BYTES), "cudaMalloc");
+}
+
+/* Receives on one stream and reads on the other. */
+static void receive_and_read(const struct outside *o, int i, int value) {
+  receive(&o->stage, buffers[i], value);
+  check(cudaEventRecord(o->received, o->stage.stream), "cudaEventRecord");
+  check(cudaStreamWaitEvent(o->compute, o->received, 0), "cudaStreamWaitEvent");
+  check(cudaMemcpyAsync(o->sink, buffers[i], BYTES, cudaMemcpyDeviceToDevice, o->compute), "copy");
+}
+
+/* Until buffers share memory, and all that they did is known to be over. */
+static void outside_train(const struct outside *o) {
+  for (int n = 0; n < 5 * BUFFERS; n++) {
+    receive_and_read(o, n % BUFFERS, n);
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+}
+
+static void outside_end(const struct outside *o) {
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  printf("%d %d\n", last_byte(o->sink, o->compute), last_byte(buffers[1], o->compute));
+  free_all();
+}
+
+static sem_t next_is_there;
+
+static void wait_for_next(void *unused) {
+  struct timespec until;
+  (void)unused;
+  (void)clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += PATIENCE_SECONDS;
+  if (sem_timedwait(&next_is_there, &until) != 0) printf("stuck\n");
+}
+
+/* The reader's stream goes on once the next message is there, which nobody has ordered behind the reader. */
+static void host_function(void) {
+  struct outside o;
+  outside_create(&o);
+  outside_train(&o);
+  (void)sem_init(&next_is_there, 0, 0);
+  receive_and_read(&o, 0, 81);
+  check(cudaLaunchHostFunc(o.compute, wait_for_next, NULL), "cudaLaunchHostFunc");
+  receive(&o.stage, buffers[1], 82);
+  check(cudaStreamSynchronize(o.stage.stream), "cudaStreamSynchronize");
+  (void)sem_post(&next_is_there);
+  outside_end(&o);
+}
+
+static bool done_in_time(cudaStream_t stream) {
+  const struct timespec pause = {.tv_nsec = 2000000};
+  for (int i = 0; i < PATIENCE_SECONDS * 500; i++) {
+    if (cudaStreamQuery(stream) == cudaSuccess) return true;
+    (void)nanosleep(&pause, NULL);
+  }
+  return false;
+}
+
+/* The same with a word in memory that the receives' stream writes. */
+static void value_wait(void) {
+  struct outside o;
+  cudaStream_t help;
+  outside_create(&o);
+  CUdeviceptr word = (CUdeviceptr)o.sink + BYTES;
+  check(cudaStreamCreateWithFlags(&help, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaMemset((void *)word, 0, 4), "cudaMemset");
+  outside_train(&o);
+  receive_and_read(&o, 0, 81);
+  check((int)cuStreamWaitValue32((CUstream)o.compute, word, 1, CU_STREAM_WAIT_VALUE_EQ),
+        "cuStreamWaitValue32");
+  receive(&o.stage, buffers[1], 82);
+  check((int)cuStreamWriteValue32((CUstream)o.stage.stream, word, 1, 0), "cuStreamWriteValue32");
+  if (!done_in_time(o.stage.stream)) {
+    printf("stuck\n");
+    check((int)cuStreamWriteValue32((CUstream)help, word, 1, 0), "cuStreamWriteValue32");
+  }
+  outside_end(&o);
+}
+
 int main(int argc, char **argv) {
   static const struct {
     const char *name;
@@ -314,7 +431,10 @@ int main(int argc, char **argv) {
                {"share", share},
                {"registered", registered},
                {"driver_api", driver_api},
-               {"peers", peers}};
+               {"peers", peers},
+               {"second_device", second_device},
+               {"host_function", host_function},
+               {"value_wait", value_wait}};
   for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
     if (strcmp(argv[1], modes[i].name) == 0) {
       modes[i].run();

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -171,6 +172,37 @@ class JobTest(support.TestCase):
             self.assertEqual(device["physical_bytes"], device["one_to_one_bytes"])
         steps = {r["process"]["rank"]: self.device(r)["steps"] for r in reports}
         self.wait_for(lambda later: all(self.device(r)["steps"] > steps[r["process"]["rank"]] + 2 for r in later))
+
+    def test_a_device_that_is_used_later(self):
+        go = os.path.join(self.folder, "go")
+        for options in ([], ["--plan", self.plan(), "--plan-rank", "1"]):
+            with self.subTest(options):
+                program = os.path.join(PROGRAMS, "enforce_program")
+                process = subprocess.Popen([RECVPOOL, "run", "--mode", "enforce", "--interval", "0.05", "--report-dir",
+                                            self.reports_dir, *options, "--", program, "second_device"],
+                                           env=support.simulated(RPSIM_DEVICES="2", GO=go), stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+                self.addCleanup(process.wait)
+                self.addCleanup(process.kill)
+                self.wait_for(lambda reports: reports and self.device(reports[0]).get("active"))
+                with open(self.reports_dir + "/disable", "w"):
+                    pass
+                self.wait_for(lambda reports: self.switched_off(reports[0]))
+                with open(go, "w"):
+                    pass
+                self.assertEqual(process.wait(support.TIMEOUT_SECONDS), 0)
+                (report,) = self.read_reports()
+                later = report["enforcement"]["devices"][1]
+                self.assertEqual((later["receives"], later["activations"], later["saved_peak_bytes"]), (48, 0, 0))
+                self.assertEqual(later["idle"]["reason"], "switched_off")
+                os.remove(go)
+                shutil.rmtree(self.reports_dir)
+
+    def plan(self):
+        path = os.path.join(self.folder, "plan.json")
+        self.assert_success(run([RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", "8", "--slack",
+                                 "1", "--buffer-bytes", "2MiB", "--output", path]))
+        return path
 
     def test_a_file_for_all_processes(self):
         self.start()

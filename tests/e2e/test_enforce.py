@@ -253,6 +253,20 @@ class ProgramTest(EnforceCase):
                 conflicts = device["conflicts"]
                 self.assertEqual(conflicts["prevented"][kind] + conflicts["violated"][kind], 1)
 
+    def test_no_wait_closes_a_circle(self):
+        """The last reader's stream waits for a host function, or for a word, and that for the next receive."""
+        for mode in ("host_function", "value_wait"):
+            alone = self.program(mode)
+            self.assertNotIn("stuck", alone.stdout)
+            for options in (["--slack", "0"], ["--slack", "0", "--cupti", "learn"]):
+                with self.subTest(mode=mode, options=options):
+                    attached = self.program(mode, ["--mode", "enforce", *options])
+                    self.assertEqual(attached.stdout, alone.stdout)
+                    (_, device), = self.devices(self.take_reports())
+                    self.assertGreater(device["activations"], 0)
+                    self.assertEqual((device["grown"], device["receives_waited"]), (1, 0))
+                    self.assertEqual(device["conflicts"]["prevented"]["unordered_reuse"], 1)
+
     def test_setuid_program_is_left_alone(self):
         if os.geteuid() != 0:
             self.skipTest("only root can make a program of another user's")
@@ -294,10 +308,14 @@ class GuardTest(EnforceCase):
         self.assertEqual(sum(sum(device["conflicts"]["violated"].values()) for _, device in devices), 0)
         command = [TRAINER, "--stages", "4", "--microbatches", str(MICROBATCHES), "--steps", str(STEPS),
                    "--message-bytes", str(BYTES), *variant]
-        unguarded = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--", *command],
-                                env=support.simulated(RPSIM_SEED="1", RECVPOOL_TEST_UNGUARDED="1"))
-        self.assertNotEqual(unguarded.returncode, 0)
-        self.assertNotEqual(training(unguarded.stdout), training(stock.stdout))
+        wrong = False
+        for seed in range(1, 21):  # what overlaps is the scheduler's affair: one of them shows it
+            result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--", *command],
+                                 env=support.simulated(RPSIM_SEED=str(seed), RECVPOOL_TEST_UNGUARDED="1"))
+            wrong = result.returncode != 0 and training(result.stdout) != training(stock.stdout)
+            if wrong:
+                break
+        self.assertTrue(wrong)
 
     def test_abort(self):
         variant = ["--schedule", "1f1b", "--mistake", "late-read"]

@@ -5,6 +5,9 @@ recvpool_unit_test(test_identity test_identity.c LIBS recvpool_agent_objects)
 recvpool_unit_test(test_enforce_gate test_enforce_gate.c LIBS recvpool_agent_objects)
 recvpool_unit_test(test_launch_scan test_launch_scan.c LIBS recvpool_cuda)
 recvpool_unit_test(test_launch_tables test_launch_tables.c LIBS recvpool_cuda)
+recvpool_unit_test(test_copy_shapes test_copy_shapes.c LIBS recvpool_cuda recvpool_cuda_headers)
+recvpool_unit_test(test_descriptors test_descriptors.c LIBS recvpool_agent_objects)
+target_compile_definitions(test_descriptors PRIVATE _GNU_SOURCE)
 recvpool_unit_test(test_callbacks test_callbacks.c LIBS recvpool_cuda recvpool_cuda_headers)
 
 # The interposer's modules: one callee, and callers bound in every way.

@@ -386,6 +386,28 @@ static void evaluation_in_between(void **state) {
   }
 }
 
+/* A schedule's plan, and an evaluation that reads as often as the schedule has parts: it teaches nothing. */
+static void evaluation_before_a_schedule(void **state) {
+  (void)state;
+  struct guard_program train = guard_program_1f1b(8, 3), evaluate = guard_program_evaluation(8);
+  struct guard_plan plan;
+  guard_program_plan(&train, 0, &plan);
+  for (size_t i = 0; i < plan.plan.receive_count; i++) {
+    plan.receives[i].readers = plan.receives[i].class_index ? 1 : 2;
+    plan.receives[i].accesses = 0;
+    if (plan.receives[i].class_index == 0) plan.receives[i].slot = plan.receives[i].microbatch % 2;
+  }
+  plan.classes[0].slots = 2; /* one too few: what is let go too early is overwritten */
+  struct guard_fixture f =
+      guard_start(&(struct rp_guard_options){.every_touch_seen = true, .sends_told = true}, &plan.plan);
+  guard_program_alloc(&f, &train);
+  rp_guard_sent(f.guard, 50, UPSTREAM, BYTES); /* before anything came: it wants no answers */
+  for (int step = 0; step < 8; step++)
+    guard_program_run(&f, step < 2 || step == 5 ? &evaluate : &train);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  guard_end(&f);
+}
+
 static void plans_are_checked(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
@@ -465,6 +487,7 @@ int main(void) {
       cmocka_unit_test(departing_without_rings),
       cmocka_unit_test(what_the_plan_leaves_out_shares_later),
       cmocka_unit_test(evaluation_in_between),
+      cmocka_unit_test(evaluation_before_a_schedule),
       cmocka_unit_test(plans_are_checked),
       cmocka_unit_test(only_planned_sizes_are_wanted),
       cmocka_unit_test(device_without_aliases),
