@@ -363,6 +363,35 @@ class PlanFileTest(ReportFilesCase):
         self.assertIn("rank  process", result.stdout)  # what there is is shown all the same
 
 
+class VersionTest(ReportFilesCase):
+    def test_a_later_minor_version_is_read_and_valid(self):
+        """What a newer recvpool of the same major version writes: more members, and the number."""
+        self.sample("enforced", 0)
+
+        def newer(report):
+            report.update(schema_version="1.99", something_new={"of": ["any", "kind"]})
+            report["channels"][0]["something_new"] = 1
+        self.change_reports(newer)
+        _, said = self.write("html", "page.html")
+        (report,) = [report for job in said["jobs"] for report in job["processes"]]
+        self.assertEqual(report["schema_version"], "1.99")
+        self.assertEqual(report["something_new"], {"of": ["any", "kind"]})
+
+    def test_the_schemas_take_a_later_minor_version(self):
+        self.sample("enforced", 0)
+        page, said = self.write("html", "page.html")
+        overview = json.loads(re.findall(r'id="overview">(.*?)</script>', page, re.S)[0])
+        plan, _ = self.write("plan", "plan.json")
+        said["jobs"][0]["processes"][0]["schema_version"] = "1.99"
+        for name, document in (("job", said), ("overview", overview), ("plan", json.loads(plan)),
+                               ("report", said["jobs"][0]["processes"][0])):
+            for version, valid in (("1.99", True), ("2.0", False)):
+                document["schema_version"] = version
+                errors = [e.message for e in support.validator(f"{name}.schema.json").iter_errors(document)]
+                self.assertEqual(not errors, valid, (name, version, errors))
+            document["schema_version"] = "1.99"
+
+
 class WritingTest(ReportFilesCase):
     def test_all_at_once_and_the_table(self):
         self.sample("prealloc", 0, 1)
