@@ -2,7 +2,9 @@
 The environment is torchrun's. With --record FOLDER what happens to its receive buffers is recorded there."""
 import argparse
 import contextlib
+import importlib.util
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -28,6 +30,8 @@ def arguments():
     parser.add_argument("--evaluate", action="store_true", help="between the steps")
     parser.add_argument("--empty-cache", action="store_true", help="between the steps")
     parser.add_argument("--profile", action="store_true", help="with torch.profiler around all of it")
+    parser.add_argument("--automodel", metavar="FILE", help="with the receive buffer pool of nemo-automodel, from its module")
+    parser.add_argument("--time", action="store_true", help="says how long the fastest step took")
     parser.add_argument("--record", help="folder")
     return parser.parse_args()
 
@@ -111,15 +115,30 @@ class Keeper:
         return total
 
 
+def batch(row, number, microbatches):
+    """Microbatches that are cheap to make and all different."""
+    return row + (0.01 * torch.arange(microbatches) + 0.1 * number).unsqueeze(1)
+
+
+def install_automodel(path):
+    spec = importlib.util.spec_from_file_location("recv_buffer_pool", path)
+    pool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pool)
+    if not pool.install_recv_buffer_pool():
+        raise SystemExit("nemo-automodel's pool does not know this torch")
+
+
 def train(options, schedule, stages, device, recorder, keeper):
     optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=0.01, foreach=options.foreach)
-    generator = torch.Generator().manual_seed(7)
+    row = torch.rand((1, options.bytes // 4), generator=torch.Generator().manual_seed(7))
     first, last = any(s.is_first for s in stages), any(s.is_last for s in stages)
+    seconds = []
     for step in range(options.steps):
-        shape = (options.microbatches, options.bytes // 4)
-        data, target = (torch.rand(shape, generator=generator).to(device) for _ in range(2))
+        begun = time.perf_counter()
+        data = batch(row, step, options.microbatches).to(device) if first else None
+        target = batch(row, step + 0.5, options.microbatches).to(device) if last else None
         losses = []
-        schedule.step(*([data] if first else []), target=target if last else None, losses=losses if last else None)
+        schedule.step(*([data] if first else []), target=target, losses=losses if last else None)
         if keeper and options.keep == "read":
             keeper.read()
         optimizer.step()
@@ -127,13 +146,18 @@ def train(options, schedule, stages, device, recorder, keeper):
         if recorder:
             recorder.end_step()
         if options.evaluate:
-            schedule.eval(*([data] if first else []), target=target if last else None, losses=[] if last else None)
+            schedule.eval(*([data] if first else []), target=target, losses=[] if last else None)
             if recorder:
                 recorder.end_step()
         if options.empty_cache:
             torch.cuda.empty_cache()
+        if options.time:
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - begun)
         if last:
             print(f"step {step} loss {sum(l.item() for l in losses):.9g}", flush=True)
+    if options.time:
+        print(f"fastest step {min(seconds):.6f} s", flush=True)
 
 
 def main():
@@ -142,6 +166,8 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
+    if options.automodel:
+        install_automodel(options.automodel)
     schedule, stages = build(options, rank, world, device)
     keeper = Keeper(stages) if options.keep else None
     recorder = None

@@ -2,27 +2,31 @@
 # recvpool and real PyTorch, without a GPU:
 #   on paper    every schedule that torch has, dumped and compared with recvpool's; nemo-automodel's ring sizes
 #   in a job    torch itself on the simulated device with the agent attached (test_*.py beside this file)
+#   as a table  receive buffer pools side by side (side_by_side.py; only where asked for)
 # Each version of torch gets an environment of its own under the build folder. Needs network and a few GB at the first run.
 #
-#   tests/torch/run.sh [--torch VERSION]... [--only paper|jobs] [BUILD_FOLDER [VERSION...]]
+#   tests/torch/run.sh [--torch VERSION]... [--only paper|jobs|table] [--test NAME]... [BUILD_FOLDER [VERSION...]]
 #
+# --test runs these of the jobs only: a module, module.Class or module.Class.test.
 # Versions: a number, or "newest" (default: 2.11.0 and newest). Without a build folder build/default is built.
 # TORCH_TEST_SCHEDULES, _RANKS, _MICROBATCHES and _BYTES choose among the jobs (test_pipelines.py).
 # Ends with "N passed, N failed, N skipped".
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-versions=() only="paper jobs" build=
+versions=() tests=() only="paper jobs" build=
 while [ $# -gt 0 ]; do
   case "$1" in
     --torch) versions+=("${2:?--torch needs a version}"); shift ;;
-    --only) only=${2:?--only needs paper or jobs}; shift ;;
-    -*) echo "usage: tests/torch/run.sh [--torch VERSION]... [--only paper|jobs] [BUILD_FOLDER [VERSION...]]" >&2; exit 2 ;;
+    --only) only=${2:?--only needs paper, jobs or table}; shift ;;
+    --test) tests+=("${2:?--test needs a name}"); shift ;;
+    -*) echo "usage: tests/torch/run.sh [--torch VERSION]... [--only paper|jobs|table] [--test NAME]... [BUILD_FOLDER [VERSION...]]" >&2; exit 2 ;;
     *) if [ -z "$build" ]; then build=$1; else versions+=("$1"); fi ;;
   esac
   shift
 done
 [ ${#versions[@]} -gt 0 ] || versions=(2.11.0 newest)
+[ ${#tests[@]} -gt 0 ] || for module in "$here"/test_*.py; do tests+=("$(basename "$module" .py)"); done
 cd "$root"
 if [ -z "$build" ]; then
   build=build/default
@@ -77,7 +81,7 @@ prepare_device() {
   TORCH_PRELOAD+=:$missing:$build/tests/torch/librpsim_torch_kernels.so
 }
 
-# Runs one module of tests and adds its counts.
+# Runs tests by name and adds their counts.
 in_jobs() {
   local log=$work/$1.txt run
   (cd "$here" && PYTHONPATH=$root/tests/e2e:$here python3 -W ignore "$root/tests/e2e/support.py" "$1") 2>&1 | tee "$log" || true
@@ -90,24 +94,40 @@ in_jobs() {
 }
 
 for version in "${versions[@]}"; do
+  [ "$only" != table ] || continue
   install_torch "$version"
   case $only in *paper*) step on_paper "$version" ;; esac
   case $only in *jobs*)
     prepare_device "$version"
-    for module in "$here"/test_*.py; do
-      in_jobs "$(basename "$module" .py)"
+    for name in "${tests[@]}"; do
+      in_jobs "$name"
     done ;;
   esac
 done
 
-compare_automodel() {
+fetch_automodel() {
   if [ ! -e "$work/recv_buffer_pool.py" ]; then
     pip download --quiet --no-deps --dest "$work/automodel" nemo-automodel &&
       unzip -q -p "$work"/automodel/nemo_automodel-*.whl '*/pipelining/recv_buffer_pool.py' >"$work/recv_buffer_pool.part" &&
       mv "$work/recv_buffer_pool.part" "$work/recv_buffer_pool.py" || return 1
   fi
-  python3 "$here/automodel.py" "$work/recv_buffer_pool.py"
+}
+
+compare_automodel() {
+  fetch_automodel && python3 "$here/automodel.py" "$work/recv_buffer_pool.py"
+}
+
+# Of torch 2.11.0, the newest, and nemo-automodel.
+print_table() {
+  fetch_automodel || return 1
+  install_torch newest
+  prepare_device newest
+  export TORCH_NEWEST_PYTHON=$TORCH_PYTHON TORCH_NEWEST_PRELOAD=$TORCH_PRELOAD
+  install_torch 2.11.0
+  prepare_device 2.11.0
+  (cd "$here" && PYTHONPATH=$root/tests/e2e:$here python3 side_by_side.py "$work/recv_buffer_pool.py")
 }
 case $only in *paper*) step compare_automodel ;; esac
+case $only in *table*) step print_table ;; esac
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

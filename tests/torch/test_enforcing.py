@@ -5,19 +5,21 @@ import itertools
 import os
 import re
 
-from jobs import Forks, agent
+from jobs import Forks, agent, only_where_it_preallocates
 import launches
 import support
 
 BYTES = 10 << 20  # from here on, torch's allocator gives each buffer an allocation of its own
-SLACK = 2
-STEPS = 6
+STEPS = 5
+CACHED = 3
+LOOPED = ("Interleaved1F1B", "InterleavedZeroBubble")
 
 
 def chosen(name, default):
     return os.environ.get("TORCH_TEST_" + name, default).split(",")
 
 
+@only_where_it_preallocates
 class EnforcingTest(support.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -42,47 +44,61 @@ class EnforcingTest(support.TestCase):
         return [by_pid[pid] for pid in pids]
 
     def enforce(self, name, options, ranks, plain, **variables):
-        """Runs the job in enforce mode, holds it against the plain one, and returns its reports."""
-        reports = os.path.join(self.folder, "reports-" + name)
-        pids, losses, ran, warnings = self.run_job(name, options, ranks, **agent(reports, RECVPOOL_MODE="enforce"), **variables)
+        """Runs the job in enforce mode, holds it against the plain one, and returns its reports. Seeds make streams run in
+        different orders."""
+        attached = agent(os.path.join(self.folder, "reports-" + name), RECVPOOL_MODE="enforce", **variables)
+        pids, losses, ran, warnings = self.run_job(name, options, ranks, RPSIM_SEED=str(ranks), **attached)
         self.assertEqual((losses, warnings), (plain[1], []))
         problems = [line for rank in range(ranks) for line in launches.problems(ran[rank], plain[2][rank], f"rank {rank}")]
         self.assertEqual(problems, [], name)
         return self.reports_of("reports-" + name, pids)
 
-    def check_quiet(self, reports):
+    def check_quiet(self, reports, prevented=()):
         for report in reports:
             self.assertEqual((report["warnings"], report["enforcement"]["refused"]), ([], None))
             for device in report["enforcement"]["devices"]:
                 self.assertIsNone(device["refused"])
                 self.assertEqual(sum(device["conflicts"]["violated"].values()), 0, device["conflicts"])
-                self.assertEqual(sum(device["conflicts"]["prevented"].values()), 0, device["conflicts"])
+                done = {kind: count for kind, count in device["conflicts"]["prevented"].items() if count}
+                self.assertLessEqual(set(done), set(prevented), device["conflicts"])
 
-    def check_classes(self, reports, observed, microbatches):
-        """What is held is what observing called needed."""
-        for report, seen in zip(reports, observed, strict=True):
-            wanted = {(c["direction"], c["peer"], c["stage_ordinal"]): c for c in seen["channels"]
-                      if c["decision"]["poolable"]}
-            pools = [pool for device in report["enforcement"]["devices"] for pool in device["classes"] if pool["slots"]]
-            self.assertEqual(sorted((pool["buffers"], pool["slots"]) for pool in pools),
-                             sorted((microbatches, c["slots"]) for c in wanted.values()))
+    def pools(self, report):
+        return [pool for device in report["enforcement"]["devices"] for pool in device["classes"] if pool["slots"]]
+
+    def check_auto(self, reports, microbatches):
+        """All buffers of every channel that is poolable share exactly its K slots."""
+        for report in reports:
+            wanted = [channel for channel in report["channels"] if channel["decision"]["poolable"]]
+            pools = self.pools(report)
+            self.assertEqual(sorted((pool["buffers_bound"], pool["depth"], pool["slots"]) for pool in pools),
+                             sorted((microbatches, channel["depth_max"], channel["slots"]) for channel in wanted))
             for pool in pools:
                 self.assertEqual((pool["grown"], pool["physical_peak_bytes"]), (0, pool["slots"] * BYTES))
 
+    def check_planned(self, reports, observed, microbatches):
+        """The same from the first step on, but for blocks that torch had used for something else before they became receive
+        buffers: what it tries its stages out with leaves CACHED of them. Those keep memory of their own."""
+        for report, seen in zip(reports, observed, strict=True):
+            wanted = [channel for channel in seen["channels"] if channel["decision"]["poolable"]]
+            pools = self.pools(report)
+            self.assertEqual(sorted(pool["slots"] for pool in pools), sorted(channel["slots"] for channel in wanted))
+            left_out = microbatches * len(pools) - sum(pool["buffers_now"] for pool in pools)
+            self.assertLessEqual(left_out, CACHED * len(pools))
+            for pool in pools:
+                self.assertLessEqual(pool["physical_peak_bytes"], (pool["slots"] + pool["grown"]) * BYTES)
+
     def check(self, schedule, ranks, microbatches):
         options = ["--schedule", schedule, "--microbatches", str(microbatches), "--bytes", str(BYTES), "--steps", str(STEPS)]
-        options += ["--stages-per-rank", "2"] * (schedule in ("Interleaved1F1B", "InterleavedZeroBubble"))
+        options += ["--stages-per-rank", "2"] * (schedule in LOOPED)
         plain = self.run_job("plain", options, ranks)
-        folder = os.path.join(self.folder, "reports-observe")
-        observed = self.reports_of("reports-observe", self.run_job("observe", options, ranks, **agent(folder))[0])
         auto = self.enforce("auto", options, ranks, plain)
         self.check_quiet(auto)
-        self.check_classes(auto, observed, microbatches)
-        plan = os.path.join(self.folder, "plan.json")
+        self.check_auto(auto, microbatches)
+        plan, folder = os.path.join(self.folder, "plan.json"), os.path.join(self.folder, "reports-auto")
         self.assert_success(support.run([support.RECVPOOL, "plan", "--from-report", folder, "--output", plan]))
         planned = self.enforce("planned", options, ranks, plain, RECVPOOL_PLAN=plan)
-        self.check_quiet(planned)
-        self.check_classes(planned, observed, microbatches)
+        self.check_quiet(planned, prevented=("unordered_reuse",))
+        self.check_planned(planned, auto, microbatches)
 
 
 def add_tests():

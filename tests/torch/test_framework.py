@@ -5,7 +5,7 @@ import json
 import os
 import re
 
-from jobs import HERE, SECONDS, Forks, agent, environment
+from jobs import HERE, SECONDS, Forks, agent, environment, only_where_it_preallocates
 import agreement
 import launches
 import support
@@ -16,6 +16,7 @@ LARGE = ["--bytes", str(10 << 20)]  # buffers with allocations of their own
 STEPS = ["--steps", "3"]
 
 
+@only_where_it_preallocates
 class FrameworkTest(support.TestCase):
     @classmethod
     def setUpClass(cls):

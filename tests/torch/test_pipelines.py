@@ -3,7 +3,7 @@ were seen to do. TORCH_TEST_SCHEDULES, _RANKS and _MICROBATCHES choose a part, e
 import itertools
 import os
 
-from jobs import Forks, agent
+from jobs import Forks, agent, only_where_it_preallocates
 import agreement
 import support
 import truth
@@ -19,6 +19,7 @@ def chosen(name, default):
     return os.environ.get("TORCH_TEST_" + name, default).split(",")
 
 
+@only_where_it_preallocates
 class PipelinesTest(support.TestCase):
     @classmethod
     def setUpClass(cls):

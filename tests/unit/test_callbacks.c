@@ -113,7 +113,7 @@ static void test_box_of_the_host(void **state) {
   copy.dstY = copy.dstZ = copy.dstXInBytes = 0;
   const cuMemcpy3D_v2_params params = {&copy};
   tell(CUPTI_DRIVER_TRACE_CBID_cuMemcpy3D_v2, &params);
-  expect(0, TO, 3 * 4 * 16, 0, 0, RP_STREAM_LEGACY);
+  expect(0, TO, 3 * 4 * 16, (uintptr_t)host, BOX_BYTES, RP_STREAM_LEGACY); /* no buffer lies there */
   assert_int_equal(begun.from, (uintptr_t)host);
   const cuMemcpy3D_v2_params nothing = {NULL};
   tell(CUPTI_DRIVER_TRACE_CBID_cuMemcpy3D_v2, &nothing);
