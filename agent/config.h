@@ -31,7 +31,7 @@ struct rp_config {
   char plan_path[4096];       /**< RECVPOOL_PLAN = file, absolute; "" = none */
   int32_t plan_rank;     /**< RECVPOOL_PLAN_RANK: which rank of the plan this process is; -1 = not said */
   uint64_t buffer_bytes; /**< RECVPOOL_BUFFER_BYTES: only receives of this size; 0 = any */
-  uint32_t slots;        /**< RECVPOOL_SLOTS = 1 .. 65536: K for each peer, from step 1; 0 = not said */
+  uint32_t slots;        /**< RECVPOOL_SLOTS = 1 .. 65536: least K once learned; 0 = not said */
   enum rp_pool_policy on_violation; /**< RECVPOOL_ON_VIOLATION = report | fallback | abort */
   bool strict;                      /**< RECVPOOL_STRICT = 0 | 1 */
   char run[64];                     /**< RECVPOOL_RUN: which `recvpool run` started the job; "" = none */

@@ -2,6 +2,7 @@
 #include "agent/descriptors.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -87,7 +88,7 @@ static int copy_of(uint64_t key) {
   int fd = -1;
   pthread_mutex_lock(&lock);
   for (const struct offer *offer = offers; offer && fd < 0; offer = offer->next)
-    if (offer->key == key) fd = dup(offer->fd);
+    if (offer->key == key) fd = fcntl(offer->fd, F_DUPFD_CLOEXEC, 0);
   pthread_mutex_unlock(&lock);
   return fd;
 }
@@ -110,10 +111,11 @@ static void *serve(void *unused) {
     if (to >= 0) {
       answer(to);
       close(to);
+    } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) {
+      return unused; /* the program has closed what it did not open */
     } else if (errno != EINTR && errno != ECONNABORTED) {
       const struct timespec pause = {.tv_nsec = 10000000}; /* out of descriptors: it may pass */
       (void)nanosleep(&pause, NULL);
-      if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) return unused;
     }
   }
 }
@@ -158,6 +160,7 @@ rp_status rp_descriptor_offer(int fd, struct rp_ticket *ticket) {
   struct offer *offer = malloc(sizeof *offer);
   if (!offer) return RP_ERROR_NO_MEMORY;
   offer->fd = fd;
+  (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* a child that kept it would keep the memory */
   if (!random_word(&offer->key)) {
     free(offer);
     return RP_ERROR_UNAVAILABLE;

@@ -76,6 +76,9 @@ static void pass_boundary(struct rp__device *device) {
 
 /* ---- asking ---- */
 
+static const char lost_text[] =
+    "the driver took the buffer's memory away when it was to be shared, and would give none back";
+
 static rp_status refuse(const char *why, rp_status status) {
   rp_warn("a call was refused to keep its data: %s", why);
   return status;
@@ -166,7 +169,8 @@ static rp_status carry_out(struct rp__device *device, const struct rp__question 
     rp__pause(REFUSAL_PAUSE_NS);
     return rp__gate_enter() ? RP_ERROR_BUSY : RP_ERROR_STATE;
   }
-  return refuse(action->why ? action->why : rp_device_memory_error(), status);
+  bool no_memory = status == RP_ERROR_NO_MEMORY && action->why; /* else the driver says what is wrong */
+  return refuse(no_memory ? action->why : rp_device_memory_error(), status);
 }
 
 /* One look at the guard. RP_OK: the call may go on; RP_ERROR_BUSY: look again. */
@@ -176,7 +180,7 @@ static rp_status look(struct rp__device *device, const struct rp__question *ques
   memset(&action, 0, sizeof action);
   rp_status status = question->prepare(device->guard, question->what, &action);
   if (status == RP_ERROR_NOT_FOUND) return RP_OK;
-  if (status != RP_OK) return refuse(rp_status_text(status), status);
+  if (status != RP_OK) return refuse(status == RP_ERROR_STATE ? lost_text : rp_status_text(status), status);
   if (action.abort) rp__gate_want_abort();
   if (action.next == RP_GUARD_GO) return RP_OK;
   if (action.next == RP_GUARD_REFUSE)

@@ -10,6 +10,7 @@
 #include "agent/enforce.h"
 #include "agent/hooks.h"
 #include "agent/hooks_work.h"
+#include "agent/ordering.h"
 #include "agent/state.h"
 
 typedef bool shape_reader(const void *copy, struct rp_cuda_op *out);
@@ -45,6 +46,16 @@ static void take_write(struct rp_hook_work *call, bool waits, uint64_t to, uint6
 static void take_set(struct rp_hook_work *call, uint64_t to, uint64_t bytes, uint64_t stream) {
   const struct rp_cuda_op op = {.kind = RP_EVENT_MEMSET, .address = to, .bytes = bytes, .stream = stream};
   rp__take_op(call, &op, false);
+}
+
+/* A wait for a word, which somebody outside of all streams may write. */
+static void take_wait(struct rp_hook_work *call, uint64_t from, uint64_t bytes, uint64_t stream) {
+  const struct rp_cuda_op op = {
+      .kind = RP_EVENT_COPY_READ, .source = from, .source_bytes = bytes, .stream = stream};
+  const struct rp_cuda_work order = {.stream = stream, .outside = true};
+  if (!rp_hook_work_tells(call)) return;
+  call->hit = rp_agent_copy(&op, &call->work);
+  rp__work_begin(call, &order);
 }
 
 /* ---- described by a struct ---- */
@@ -257,7 +268,7 @@ DRIVER_SET_2D_ASYNC(cuMemsetD2D32Async_ptsz, unsigned, 1)
 #define WAIT_VALUE(name, type, per_thread)                                                                   \
   RP_HOOK_WORK(name, (void *stream, uint64_t from, type value, unsigned flags),                              \
                (stream, from, value, flags),                                                                 \
-               take_read(&call, false, from, sizeof value, rp_hook_stream(stream, per_thread)))
+               take_wait(&call, from, sizeof value, rp_hook_stream(stream, per_thread)))
 
 WRITE_VALUE(cuStreamWriteValue32, uint32_t, 0)
 WRITE_VALUE(cuStreamWriteValue32_ptsz, uint32_t, 1)
@@ -279,22 +290,32 @@ WAIT_VALUE(cuStreamWaitValue64_v2_ptsz, uint64_t, 1)
 /* ---- several in one call ---- */
 
 /* The calls with more ranges than one piece of work has: each operation is asked about alone. Copies are told
- * by CUPTI then, as ever; single words by nobody else. */
+ * by CUPTI then, as ever; single words, and without CUPTI the order, by nobody else. */
 #define TOLD_MOST 16
 struct several {
-  bool asks, refused;
-  uint64_t stream;
-  size_t hits, told;
+  bool on, asks, refused, words, ordered;
+  size_t hits;
+  uint64_t begun;
+  struct rp_cuda_work order;
   struct rp_work works[TOLD_MOST]; /* the first hits */
 };
 
-static bool several_begin(struct several *call, uint64_t stream) {
-  (void)rp_call_begin(RP_CALL_WORK);
+static bool several_begin(struct several *call, uint64_t stream, bool words) {
+  call->on = rp_call_begin(RP_CALL_WORK);
   call->asks = rp_enforce_on() && rp_call_is_programs(RP_CALL_WORK);
-  call->refused = false;
-  call->stream = stream;
+  call->refused = call->ordered = false;
+  call->words = words;
   call->hits = 0;
+  call->order = (struct rp_cuda_work){.stream = stream, .outside = words};
   return call->asks;
+}
+
+/* The ranges are known: the call is about to be made. */
+static void several_order(struct several *call) {
+  call->ordered = (call->words && call->hits) || ((call->on || call->asks) && !rp_cupti_active());
+  if (!call->ordered) return;
+  if (call->hits) rp_ordering_want();
+  call->begun = rp_ordering_work_begin(&call->order);
 }
 
 static void add_use(struct rp_work *work, enum rp_event_kind kind, uint64_t address, uint64_t bytes) {
@@ -312,7 +333,7 @@ static void several_take(struct several *call, const struct rp_cuda_op *op) {
   add_use(&work, RP_EVENT_COPY_READ, op->source, op->source_bytes);
   add_use(&work, op->kind == RP_EVENT_MEMSET ? RP_EVENT_MEMSET : RP_EVENT_COPY_WRITE, op->address, op->bytes);
   if (work.use_count == 0) return;
-  work.site = rp_agent_site(call->stream);
+  work.site = rp_agent_site(call->order.stream);
   work.time_ns = rp_now_ns();
   call->refused = !rp_enforce_work_before(&work);
   if (call->refused || !work.hit) return;
@@ -321,22 +342,23 @@ static void several_take(struct several *call, const struct rp_cuda_op *op) {
 }
 
 /* Beyond the first hits nothing is told: they are no evidence, and were asked about. */
-static void several_end(struct several *call, bool tells, int result) {
-  const struct rp_work hit = {.hit = true, .site = rp_agent_site(call->stream)};
-  for (size_t i = 0; call->asks && i < call->hits; i++) {
-    bool kept = i < TOLD_MOST;
-    rp_enforce_work_after(kept ? &call->works[i] : &hit, kept && tells && result == RP_ABI_SUCCESS);
-  }
+static void several_end(struct several *call, int result) {
+  const struct rp_work hit = {.hit = true, .site = rp_agent_site(call->order.stream)};
+  bool succeeded = !call->refused && result == RP_ABI_SUCCESS;
+  for (size_t i = 0; call->asks && i < call->hits; i++)
+    rp_enforce_work_after(i < TOLD_MOST ? &call->works[i] : &hit, call->words && succeeded && i < TOLD_MOST);
+  if (call->ordered) rp_ordering_work_end(&call->order, call->begun, succeeded);
   rp_call_end(RP_CALL_WORK);
 }
 
-#define SEVERAL(name, parameters, arguments, on_stream, tells, take)                                         \
+#define SEVERAL(name, parameters, arguments, on_stream, words, take)                                         \
   RP_HOOK(int, name, parameters) {                                                                           \
     struct several call;                                                                                     \
-    if (several_begin(&call, (on_stream))) take;                                                             \
+    if (several_begin(&call, (on_stream), (words))) take;                                                    \
+    several_order(&call);                                                                                    \
     int result = call.refused ? rp_hook_fail(#name, (void *)real_##name, RP_ABI_OUT_OF_MEMORY)               \
                               : real_##name arguments;                                                       \
-    several_end(&call, (tells), result);                                                                     \
+    several_end(&call, result);                                                                              \
     return result;                                                                                           \
   }
 

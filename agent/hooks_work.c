@@ -257,18 +257,6 @@ STREAM_CALLBACK(cudaStreamAddCallback, 0)
 STREAM_CALLBACK(cudaStreamAddCallback_ptsz, 1)
 STREAM_CALLBACK(cuStreamAddCallback, 0)
 STREAM_CALLBACK(cuStreamAddCallback_ptsz, 1)
-#define VALUE_WAIT(name, type, per_thread)                                                                   \
-  RP_HOOK_WORK(name, (void *stream, uint64_t address, type value, unsigned flags),                           \
-               (stream, address, value, flags), take_outside(&call, rp_hook_stream(stream, per_thread)))
-#define VALUE_BATCH(name, per_thread)                                                                        \
-  RP_HOOK_WORK(name, (void *stream, unsigned count, void *operations, unsigned flags),                       \
-               (stream, count, operations, flags), take_outside(&call, rp_hook_stream(stream, per_thread)))
-VALUE_WAIT(cuStreamWaitValue32_v2, uint32_t, 0)
-VALUE_WAIT(cuStreamWaitValue32_v2_ptsz, uint32_t, 1)
-VALUE_WAIT(cuStreamWaitValue64_v2, uint64_t, 0)
-VALUE_WAIT(cuStreamWaitValue64_v2_ptsz, uint64_t, 1)
-VALUE_BATCH(cuStreamBatchMemOp_v2, 0)
-VALUE_BATCH(cuStreamBatchMemOp_v2_ptsz, 1)
 
 const struct rp_hook rp_hooks_work[] = {
     RP_HOOK_ENTRY(cudaGraphLaunch),
@@ -283,12 +271,6 @@ const struct rp_hook rp_hooks_work[] = {
     RP_HOOK_ENTRY(cudaStreamAddCallback_ptsz),
     RP_HOOK_ENTRY(cuStreamAddCallback),
     RP_HOOK_ENTRY(cuStreamAddCallback_ptsz),
-    RP_HOOK_ENTRY(cuStreamWaitValue32_v2),
-    RP_HOOK_ENTRY(cuStreamWaitValue32_v2_ptsz),
-    RP_HOOK_ENTRY(cuStreamWaitValue64_v2),
-    RP_HOOK_ENTRY(cuStreamWaitValue64_v2_ptsz),
-    RP_HOOK_ENTRY(cuStreamBatchMemOp_v2),
-    RP_HOOK_ENTRY(cuStreamBatchMemOp_v2_ptsz),
     RP_HOOK_ENTRY(cudaLaunchKernel),
     RP_HOOK_ENTRY(cudaLaunchKernel_ptsz),
     RP_HOOK_ENTRY(__cudaLaunchKernel),

@@ -1,4 +1,5 @@
-"""What merging many reports takes, for each report: `recvpool report` on folders of growing size.
+"""What merging many reports takes, for each report: `recvpool report` on folders of growing size; and what `recvpool serve` takes
+to answer.
 
     python bench_report.py BUILD_FOLDER [RECVPOOL]
 
@@ -13,9 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 COUNTS = (64, 1024, 4096, 16384)
+SERVED = (64, 1024)
 RANKS_OF_A_PIPELINE = 8
+ANSWERS = 21
 
 
 def fill(folder, build, count):
@@ -60,6 +64,28 @@ def best(command, rounds=3):
     return tuple(min(run[i] for run in runs) for i in range(3))
 
 
+def serve(recvpool, build, count):
+    """Prints how long answers take with so many processes in the folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        fill(folder, build, count)
+        server = subprocess.Popen([recvpool, "serve", "--listen", "127.0.0.1:0", "--report-dir", folder, "--keep", str(2**31 - 1)],
+                                  stdout=subprocess.PIPE, text=True)
+        try:
+            url = server.stdout.readline().split(" at ")[1].strip()
+            while len(json.load(urllib.request.urlopen(url + "api/v1/processes"))["processes"]) < count:
+                time.sleep(0.1)
+            for path in ("metrics", "api/v1/job"):
+                times, size = [], 0
+                for _ in range(ANSWERS):
+                    begin = time.monotonic()
+                    size = len(urllib.request.urlopen(url + path).read())
+                    times.append(time.monotonic() - begin)
+                print(f"{count:8} {size / 2**20:6.1f} /{path:12} {1e3 * sorted(times)[ANSWERS // 2]:8.1f} ms, median of {ANSWERS}")
+        finally:
+            server.terminate()
+            server.wait()
+
+
 def main():
     build = sys.argv[1]
     recvpool = sys.argv[2] if len(sys.argv) > 2 else os.path.join(build, "agent", "recvpool")
@@ -75,6 +101,9 @@ def main():
                 print(f"{count:8} {size / 2**20:6.0f} {output:>6} {seconds:8.2f} {1e6 * processor / count:23.0f} {peak / 2**20:9.0f}")
     for output in ("table", "json"):
         print(f"{output}: a report among 16384 takes {each[16384, output] / each[1024, output]:.2f} of what one among 1024 takes")
+    print(f"\n{'processes':>9} {'MiB':>6} answer")
+    for count in SERVED:
+        serve(recvpool, build, count)
 
 
 if __name__ == "__main__":

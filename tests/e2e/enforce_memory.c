@@ -85,6 +85,14 @@ static void finish(void) {
   printf("left %llu\n", (unsigned long long)rpsim_physical_bytes(0) >> 21);
 }
 
+/* What every mode does besides its own. */
+static void plain(void) {
+  allocate_all();
+  start();
+  train(4);
+  finish();
+}
+
 /* ---- other processes ---- */
 
 /* Runs this program as the other process, which gets the handle on its input. */
@@ -470,6 +478,16 @@ static void errors(void) {
   finish();
 }
 
+/* The runtime's last error is that of the call, also where the driver was never asked. */
+static void refused(void) {
+  allocate_all();
+  start();
+  for (int i = 0; i < BUFFERS; i++) {
+    int error = cudaMemsetAsync(buffers[i], 9, BYTES, stream);
+    printf("%d last %d\n", error, cudaGetLastError());
+  }
+}
+
 /* ---- attributes ---- */
 
 /* Every number that is the same for memory of cudaMalloc; ids have to differ and nothing else is said of
@@ -639,6 +657,7 @@ int main(int argc, char **argv) {
     const char *name;
     void (*run)(void);
   } modes[] = {
+      {"plain", plain},
       {"other", other},
       {"export_first", export_first},
       {"export_late", export_late},
@@ -649,6 +668,7 @@ int main(int argc, char **argv) {
       {"tracked", tracked},
       {"simulated_group", simulated_group},
       {"errors", errors},
+      {"refused", refused},
       {"attributes", attributes},
       {"graph_copy_first", graph_copy_first},
       {"graph_copy_late", graph_copy_late},

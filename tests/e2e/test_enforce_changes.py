@@ -1,6 +1,7 @@
 """Jobs that do not do the same all the time: enforcing gives the same results, and the report says what was prevented."""
 
 import itertools
+import os
 import unittest
 
 import enforcing
@@ -111,6 +112,41 @@ class ChangesTest(ChangesCase):
             self.assertEqual(self.grown(run), {1: MICROBATCHES - DEPTH[1]} if planned else {})
             self.assertEqual(set(run.counts("prevented")), {"early_reuse"} if planned else set())
             self.assertIn(1, self.pools(run, "activation"))
+
+
+class EvaluationsTest(ChangesCase):
+    """Evaluations read each message once, also where stages go there and back and each message seems answered. What they
+    do is no evidence for the training. E2E_SEEDS says how many random schedules there are besides those that went wrong
+    before."""
+
+    def seeds(self, known):
+        count = int(os.environ.get("E2E_SEEDS", "0"))
+        return sorted({*(known[:1] if enforcing.SANITIZED else known), *range(1, count + 1)})
+
+    def check(self, arguments, options, seed):
+        run = self.train(arguments, ["--mode", "enforce", "--slack", 0, *options], seed=seed)
+        self.check_same(run, arguments)
+        self.assertEqual(run.counts("violated"), {})
+        self.check_accounts_close(run)
+        return run
+
+    def test_before_the_first_step(self):
+        interleaved = ["--schedule", "interleaved_1f1b", "--stages", 2, "--microbatches", 8, "--message-bytes", BYTES]
+        run = self.check([*interleaved, "--steps", 6, "--eval-first", 3], [], 1)
+        for rank, device in run.devices().items():
+            self.assertGreater(device["saved_peak_bytes"], 0, f"rank {rank}: {device['idle']}")
+        for seed in self.seeds([10, 16]):
+            with self.subTest(seed=seed):
+                self.check(["--random-schedule", seed, "--message-bytes", BYTES, "--steps", 6, "--eval-first", 3], [], seed)
+
+    def test_in_a_run_that_a_plan_is_made_of(self):
+        for seed, steps in [(4843, 4), *((seed, 5) for seed in self.seeds([1, 5]))]:
+            for every in (1, 2):
+                with self.subTest(seed=seed, every=every):
+                    arguments = ["--random-schedule", seed, "--message-bytes", BYTES, "--steps", steps, "--eval-every", every]
+                    self.train(arguments, ["--mode", "observe"], seed=seed)
+                    plan = self.plan("--from-report", self.reports_dir, "--slack", 0)
+                    self.check(arguments, ["--plan", plan], seed)
 
 
 class LookalikesTest(ChangesCase):

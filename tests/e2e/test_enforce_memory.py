@@ -4,6 +4,7 @@ other processes, contexts of its own, rarely used calls, entry points by name, g
 import os
 import re
 import shutil
+import tempfile
 import unittest
 
 import support
@@ -12,8 +13,8 @@ from support import PROGRAMS, RECVPOOL
 PROGRAM = os.path.join(PROGRAMS, "enforce_memory")
 TRACKER = os.path.join(PROGRAMS, "libmemory_tracker.so")
 AUTO = ["--mode", "enforce"]
-# K slots from the first step: what is beyond them has addresses only until something touches it.
-PLANNED = ["--mode", "enforce", "--buffer-bytes", "2MiB", "--slots", "2"]
+# By a plan, K slots from the first step: what is beyond them has addresses only until something touches it.
+PLANNED = ["--mode", "enforce", "--plan-rank", "0", "--plan"]  # followed by the plan's path
 TOUCHES = ["cudaMemcpy3D", "cudaMemcpy3DAsync", "cudaMemcpy3DPeer", "cuMemcpy3D", "cuMemcpy2DAsync", "cuMemcpyPeer",
            "cuMemcpyPeerAsync", "cudaMemcpyPeer", "cudaMemset2DAsync", "cuMemsetD2D32", "cuStreamWriteValue32",
            "cuStreamWaitValue32", "cuMemcpyBatchAsync", "cuGetProcAddress", "cudaGetDriverEntryPointByVersion"]
@@ -22,11 +23,29 @@ TOUCHES = ["cudaMemcpy3D", "cudaMemcpy3DAsync", "cudaMemcpy3DPeer", "cuMemcpy3D"
 class MemoryCase(support.TestCase):
     plain = {}  # what it prints unattached, by mode: that does not change
 
+    @classmethod
+    def setUpClass(cls):
+        """A plan of what the program does in every mode, from watching it."""
+        super().setUpClass()
+        cls.plan_folder = tempfile.mkdtemp(prefix="recvpool-test-")
+        cls.addClassCleanup(shutil.rmtree, cls.plan_folder, ignore_errors=True)
+        reports, cls.plan_path = (os.path.join(cls.plan_folder, name) for name in ("reports", "plan.json"))
+        for command in ([RECVPOOL, "run", "--report-dir", reports, "--", PROGRAM, "plain"],
+                        [RECVPOOL, "plan", "--from-report", reports, "--output", cls.plan_path]):
+            result = support.run(command, env=support.simulated(RPSIM_SEED="1"))
+            if result.returncode:
+                raise AssertionError(f"{command}\n{result.stdout}\n{result.stderr}")
+
+    def attached(self, mode, options):
+        """The command that runs the mode under recvpool."""
+        options = [*options, self.plan_path] if options is PLANNED else options
+        return [RECVPOOL, "run", "--report-dir", self.reports_dir, *options, "--", PROGRAM, mode]
+
     def run_mode(self, mode, options=None, **extra):
         """Unattached where `options` is None, else with `recvpool run` and these options."""
         shutil.rmtree(self.reports_dir, ignore_errors=True)
-        prefix = [] if options is None else [RECVPOOL, "run", "--report-dir", self.reports_dir, *options, "--"]
-        result = support.run([*prefix, PROGRAM, mode], env=support.simulated(RPSIM_SEED="1", **extra))
+        command = [PROGRAM, mode] if options is None else self.attached(mode, options)
+        result = support.run(command, env=support.simulated(RPSIM_SEED="1", **extra))
         self.assertEqual(result.returncode, 0, f"{result.args}\n{result.stdout}\n{result.stderr}")
         return result
 
@@ -47,6 +66,7 @@ class MemoryCase(support.TestCase):
         for device in report["enforcement"]["devices"]:
             self.assertEqual(sum(device["conflicts"]["violated"].values()), 0, device["conflicts"])
             self.assertEqual((device["buffers"], device["buffers_lost"], device["physical_bytes"]), (0, 0, 0))
+            self.assertEqual(device["planned"], options is PLANNED)
         return report
 
 
@@ -71,12 +91,19 @@ class OtherProcessesTest(MemoryCase):
         plain = self.run_mode("export_learned")
         for failing in ("cuMemExportToShareableHandle:1+", "cuMemRetainAllocationHandle:1+"):
             with self.subTest(failing):
-                result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, *AUTO, "--", PROGRAM,
-                                      "export_first"], env=support.simulated(RPSIM_SEED="1", RPSIM_FAIL=failing))
+                result = support.run(self.attached("export_first", AUTO), env=support.simulated(RPSIM_SEED="1", RPSIM_FAIL=failing))
                 self.assertIn("export 1\n", result.stdout)
                 self.assertIn("--buffer-bytes", result.stderr)
                 self.assert_one_line(result.stderr)
         self.assertIn("capable 1", plain.stdout)
+
+
+    def test_another_process_that_cannot_map_it_is_told(self):
+        failing = "cuMemImportFromShareableHandle:1+"  # as if there were no memory
+        result = support.run(self.attached("export_first", AUTO), env=support.simulated(RPSIM_SEED="1", RPSIM_FAIL=failing))
+        self.assertIn("other opens 2\n", result.stdout, result.stderr)
+        self.assertIn("now 42\n", result.stdout)
+        self.assertEqual(result.returncode, 0)
 
 
 class ContextsTest(MemoryCase):
@@ -105,6 +132,17 @@ class EntryPointsTest(MemoryCase):
             with self.subTest(options):
                 report = self.same("by_dlsym", options, warns=True)
                 self.assertEqual(report["enforcement"]["refused"]["reason"], "freed_elsewhere")
+
+    def test_every_function_has_one_wrapper(self):
+        """Of two the first one would be used, and the other never."""
+        names = []
+        agent = os.path.join(support.SOURCE, "agent")
+        for name in os.listdir(agent):
+            if re.fullmatch(r"hooks_\w+\.c", name):
+                with open(os.path.join(agent, name)) as file:
+                    names += re.findall(r"RP_HOOK_ENTRY\((\w+)\)", file.read())
+        self.assertGreater(len(names), 300)
+        self.assertEqual(sorted(names), sorted(set(names)))
 
     def test_versions_of_functions_are_those_of_the_headers(self):
         """The wrappers that are handed out for a base name and a version take that version's arguments."""
@@ -145,6 +183,7 @@ class EntryPointsTest(MemoryCase):
 
 
 class TrackerTest(MemoryCase):
+    @unittest.skipIf(os.environ.get("E2E_SANITIZE"), "a sanitizer wants to be preloaded first")
     def test_a_library_between_program_and_runtime_sees_everything(self):
         for options in (AUTO, PLANNED):
             with self.subTest(options):
@@ -168,6 +207,27 @@ class OddCallsTest(MemoryCase):
         for options in (AUTO, PLANNED):
             with self.subTest(options):
                 self.same("errors", options)
+
+    def test_a_call_that_is_refused_leaves_its_error(self):
+        """Memory for a first touch cannot be had; programs look at the last error after a launch."""
+        result = support.run(self.attached("refused", PLANNED),
+                             env=support.simulated(RPSIM_SEED="1", RPSIM_FAIL="cuMemCreate:6+"))
+        self.assertIn("2 last 2\n", result.stdout, result.stderr)
+        for line in result.stdout.splitlines():
+            self.assertIn(line, ("0 last 0", "2 last 2", "done"))
+
+    def test_a_refusal_says_what_the_driver_said(self):
+        """Where it neither shares memory nor gives it back, more slots would not help."""
+        said = 0
+        for position in range(6, 13):
+            result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, *AUTO, "--", support.TRAINER, "--stages", "2",
+                                  "--microbatches", "4", "--steps", "4", "--message-bytes", "2MiB"],
+                                 env=support.simulated(RPSIM_SEED="1", RPSIM_FAIL=f"cuMemMap:{position}+:801"))
+            for line in result.stderr.splitlines():
+                if "a call was refused" in line:
+                    said += 1
+                    self.assertNotIn("plan more slots", line)
+        self.assertGreater(said, 0)
 
     def test_attributes_are_those_of_plain_memory(self):
         for options in (AUTO, PLANNED):

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import shutil
 import stat
 import unittest
 
@@ -363,6 +364,17 @@ class ObservedTest(PlanTestCase):
                 self.assertEqual(senders.setdefault(source, expected[2:]), expected[2:])
             self.assertEqual(len(set(senders.values())), len(senders))
         self.assertEqual(counted, {})
+
+    def test_a_run_that_ends_in_an_evaluation_is_no_evidence(self):
+        for more in ((), ("--eval-count", "2")):
+            with self.subTest(more):
+                shutil.rmtree(self.reports_dir, ignore_errors=True)
+                self.observe("--stages", "3", "--microbatches", "4", "--eval-every", "4", *more)
+                result = self.plan("--from-report", self.reports_dir, "--json")
+                self.assert_success(result)
+                self.assertIn("let the reports end in training steps", result.stdout + result.stderr)
+                for rank in json.loads(result.stdout)["ranks"]:
+                    self.assertEqual(set(rank["receives"]["accesses"]), {0})
 
     def test_1f1b_and_departures(self):
         self.observe("--stages", "4", "--microbatches", "8")

@@ -4,6 +4,7 @@ import copy
 import glob
 import json
 import os
+import random
 import re
 import subprocess
 import unittest
@@ -361,6 +362,95 @@ class PlanFileTest(ReportFilesCase):
         self.assertIn("no complete step", result.stderr)
         self.assertFalse(os.path.exists(path))
         self.assertIn("rank  process", result.stdout)  # what there is is shown all the same
+
+
+class MutantTest(ReportFilesCase):
+    """Reports with parts exchanged at random: whatever is in them, what is written is whole and says the same everywhere."""
+
+    VALUES = (None, True, 0, -1, 1, 2**31, 2**53, 2**63 - 1, -(2**63), 0.5, -1e300, 1e300, "", "x", "0x10", "enforce", "activation",
+              "\u2028</script>\x1b", [], {}, [None], [[]], [{}], {"": 1})
+
+    def places(self, part, found):
+        for key in part if isinstance(part, dict) else range(len(part)):
+            found.append((part, key))
+            if isinstance(part[key], (dict, list)):
+                self.places(part[key], found)
+        return found
+
+    def mutate(self, report, generator):
+        for _ in range(generator.choice((1, 2, 4, 8, 32))):
+            part, key = generator.choice(self.places(report, []))
+            kind = generator.randrange(4)
+            if kind == 0 and isinstance(part, dict):
+                del part[key]
+            elif kind == 1 and isinstance(part, list):
+                part.extend(copy.deepcopy(part[: generator.randrange(20)]))
+            elif kind == 2:
+                part[key] = copy.deepcopy(generator.choice(self.places(report, []))[0])
+            else:
+                part[key] = copy.deepcopy(generator.choice(self.VALUES))
+        report.update(schema="recvpool.report", schema_version="1.1")
+        for key, kind in (("process", dict), ("channels", list), ("totals", dict)):
+            if not isinstance(report.get(key), kind):
+                report[key] = kind()
+
+    def test_mutants(self):
+        generator = random.Random(int(os.environ.get("E2E_SEED", "1")))
+        models = []
+        for style in ("enforced", "violated", "shadow", "gpipe"):
+            self.sample(style, 0)
+            (path,) = glob.glob(os.path.join(self.reports_dir, "*.json"))
+            with open(path) as file:
+                models.append(json.load(file))
+        paths = {kind: os.path.join(self.folder, kind) for kind in ("html", "trace", "plan")}
+        options = [word for kind in ("html", "trace") for word in (f"--{kind}", paths[kind])]
+        for number in range(int(os.environ.get("E2E_MUTANTS", "60"))):
+            report = copy.deepcopy(generator.choice(models))
+            self.mutate(report, generator)
+            with open(path, "w") as file:
+                json.dump(report, file)
+            with self.subTest(number):
+                result = self.report("--json", *options, self.reports_dir)
+                self.assert_success(result)
+                said = json.loads(result.stdout)
+                self.assertEqual(said["jobs"][0]["processes"], [report])
+                with open(paths["trace"]) as file:
+                    trace_check.check(json.load(file))
+                with open(paths["html"]) as file:
+                    overview = json.loads(re.findall(r'id="overview">(.*?)</script>', file.read(), re.S)[0])
+                self.assertEqual((overview["totals"], overview["jobs"][0]["conclusion"]), (said["totals"], said["jobs"][0]["conclusion"]))
+                result = self.report("--plan", paths["plan"], self.reports_dir)
+                self.assertIn(result.returncode, (0, 1), result.stderr)
+                self.assertEqual([c for c in result.stdout if c < " " and c != "\n"], [])
+
+
+class VersionTest(ReportFilesCase):
+    def test_a_later_minor_version_is_read_and_valid(self):
+        """What a newer recvpool of the same major version writes: more members, and the number."""
+        self.sample("enforced", 0)
+
+        def newer(report):
+            report.update(schema_version="1.99", something_new={"of": ["any", "kind"]})
+            report["channels"][0]["something_new"] = 1
+        self.change_reports(newer)
+        _, said = self.write("html", "page.html")
+        (report,) = [report for job in said["jobs"] for report in job["processes"]]
+        self.assertEqual(report["schema_version"], "1.99")
+        self.assertEqual(report["something_new"], {"of": ["any", "kind"]})
+
+    def test_the_schemas_take_a_later_minor_version(self):
+        self.sample("enforced", 0)
+        page, said = self.write("html", "page.html")
+        overview = json.loads(re.findall(r'id="overview">(.*?)</script>', page, re.S)[0])
+        plan, _ = self.write("plan", "plan.json")
+        said["jobs"][0]["processes"][0]["schema_version"] = "1.99"
+        for name, document in (("job", said), ("overview", overview), ("plan", json.loads(plan)),
+                               ("report", said["jobs"][0]["processes"][0])):
+            for version, valid in (("1.99", True), ("2.0", False)):
+                document["schema_version"] = version
+                errors = [e.message for e in support.validator(f"{name}.schema.json").iter_errors(document)]
+                self.assertEqual(not errors, valid, (name, version, errors))
+            document["schema_version"] = "1.99"
 
 
 class WritingTest(ReportFilesCase):

@@ -127,6 +127,40 @@ static void test_split_backward(void **state) {
   rp_schedule_fini(&s);
 }
 
+/* How many actions read what stage 1 received as activation, and as gradient. */
+static void readers_of_stage_1(const struct rp_schedule *s, bool forward_only, uint32_t out[2]) {
+  const struct rp_lifetime_options options = {.forward_only = forward_only};
+  struct rp_received_set set;
+  assert_int_equal(rp_schedule_lifetimes(s, &options, &set), RP_OK);
+  out[0] = out[1] = 0;
+  for (size_t i = 0; i < set.rank_begin[s->ranks]; i++) {
+    if (set.items[i].stage != 1) continue;
+    uint32_t *readers = &out[set.items[i].direction == RP_DIRECTION_GRADIENT];
+    assert_true(*readers == 0 || *readers == set.items[i].readers);
+    *readers = set.items[i].readers;
+  }
+  rp_received_set_fini(&set);
+}
+
+static void test_readers(void **state) {
+  (void)state;
+  static const char split[] = "0F0,0SEND_F0,0RECV_B0,0I0,0W0\n"
+                              "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1I0,1SEND_B0,1W0\n"
+                              "2RECV_F0,2F0,2I0,2SEND_B0,2W0";
+  struct rp_schedule s;
+  uint32_t readers[2];
+  assert_int_equal(rp_schedule_generate("1f1b", 3, 1, 5, &s, NULL), RP_OK);
+  readers_of_stage_1(&s, false, readers);
+  assert_true(readers[0] == 2 && readers[1] == 1);
+  readers_of_stage_1(&s, true, readers);
+  assert_true(readers[0] == 1 && readers[1] == 0);
+  rp_schedule_fini(&s);
+  assert_int_equal(rp_schedule_parse(split, sizeof(split) - 1, &s, NULL), RP_OK);
+  readers_of_stage_1(&s, false, readers);
+  assert_true(readers[0] == 3 && readers[1] == 2);
+  rp_schedule_fini(&s);
+}
+
 /* Interleaved: the closed form for posts directly before use. */
 static void test_interleaved_late(void **state) {
   (void)state;
@@ -195,6 +229,7 @@ int main(void) {
       cmocka_unit_test(test_receive_ahead),
       cmocka_unit_test(test_forward_only),
       cmocka_unit_test(test_split_backward),
+      cmocka_unit_test(test_readers),
       cmocka_unit_test(test_interleaved_late),
       cmocka_unit_test(test_looped_bfs),
       cmocka_unit_test(test_needs_lowering),
