@@ -151,8 +151,8 @@ def train(options, schedule, stages, device, recorder, keeper):
                 recorder.end_step()
         if options.empty_cache:
             torch.cuda.empty_cache()
+        torch.cuda.synchronize()  # as a job does that prints its gradient norm
         if options.time:
-            torch.cuda.synchronize()
             seconds.append(time.perf_counter() - begun)
         if last:
             print(f"step {step} loss {sum(l.item() for l in losses):.9g}", flush=True)

@@ -80,7 +80,7 @@ class EnforcingTest(support.TestCase):
         buffers: what it tries its stages out with leaves CACHED of them. Those keep memory of their own."""
         for report, seen in zip(reports, observed, strict=True):
             wanted = [channel for channel in seen["channels"] if channel["decision"]["poolable"]]
-            pools = self.pools(report)
+            pools = [pool for pool in self.pools(report) if pool["slots"] < pool["buffers"]]
             self.assertEqual(sorted(pool["slots"] for pool in pools), sorted(channel["slots"] for channel in wanted))
             left_out = microbatches * len(pools) - sum(pool["buffers_now"] for pool in pools)
             self.assertLessEqual(left_out, CACHED * len(pools))
