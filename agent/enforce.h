@@ -106,6 +106,8 @@ enum rp_enforce_exported {
 /** Fills in a handle of ours for another process, where `address` is in a buffer of ours, which then keeps
  * its memory for itself. Allocations of its size are the driver's own from then on. */
 enum rp_enforce_exported rp_enforce_export(uint64_t address, void *handle);
+/** Whether a handle (for another process) is one of ours. */
+bool rp_enforce_is_export(const void *handle);
 /** False: the handle is the driver's. Else it is ours, of another process's rp_enforce_export, and *result is
  * what the program is told. A context must be current. Also where nothing is enforced. */
 bool rp_enforce_import(const void *handle, uint64_t *address, int *result);

@@ -152,10 +152,16 @@ static int fetch(const void *ticket) {
   return rp_descriptor_fetch(ticket);
 }
 
+bool rp_enforce_is_export(const void *handle) {
+  uint64_t magic;
+  memcpy(&magic, handle, sizeof magic);
+  return magic == HANDLE_MAGIC;
+}
+
 bool rp_enforce_import(const void *handle, uint64_t *address, int *result) {
   struct handle given;
+  if (!rp_enforce_is_export(handle)) return false;
   memcpy(&given, handle, sizeof given);
-  if (given.magic != HANDLE_MAGIC) return false;
   *result = RP_ABI_OTHER_CONTEXT;
   if (rp_descriptor_is_own(&given.ticket)) return true; /* of this process: not for that */
   const uint64_t name[2] = {given.ticket.process, given.ticket.key};

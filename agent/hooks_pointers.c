@@ -144,7 +144,7 @@ static bool imports(void) {
   RP_HOOK(int, name, (type * address, struct rp_abi_ipc_memory handle, unsigned flags)) {                    \
     int result;                                                                                              \
     uint64_t at = 0;                                                                                         \
-    bool asks = imports() && address;                                                                        \
+    bool asks = imports() && address && rp_enforce_is_export(&handle);                                       \
     if (asks && (runtime)) rp_hook_make_context((void *)real_##name);                                        \
     if (!asks || !rp_enforce_import(&handle, &at, &result))                                                  \
       result = real_##name(address, handle, flags);                                                          \
