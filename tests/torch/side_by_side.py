@@ -149,10 +149,10 @@ def main():
                   "steps/s | same losses |\n| --- | --- | --- | --- | --- | --- |")
             for result in results:
                 peak, steady = (f"{value >> 20} MiB" for value in result.peak_and_steady())
-                speed = min(stock.seconds) / min(result.seconds) if result.seconds else 0
+                speed = f"{min(stock.seconds) / min(result.seconds):.2f}" if result.seconds else "not measured"
                 same = "yes" if result.losses == stock.losses else "no"
                 print(f"| {result.name.format(**versions(bench))} | {peak} | {steady} | {result.copies - stock.copies} | "
-                      f"{speed:.2f} | {same} |", flush=True)
+                      f"{speed} | {same} |", flush=True)
     finally:
         bench.close()
         shutil.rmtree(folder, ignore_errors=True)
