@@ -32,7 +32,8 @@ class Result:
 
     def peak_and_steady(self):
         """Bytes held for receive buffers: at most, and at the end."""
-        devices = [device for report in self.reports for device in (report["enforcement"] or {}).get("devices", [])]
+        enforces = (self.variables or {}).get("RECVPOOL_MODE") == "enforce"
+        devices = [device for report in self.reports for device in report["enforcement"]["devices"]] if enforces else []
         pools = [pool for device in devices for pool in device["classes"] if pool["slots"] and device["active"]]
         if pools:
             begin = "physical_peak_bytes" if devices[0]["planned"] else "one_to_one_peak_bytes"
@@ -151,7 +152,9 @@ def main():
                 peak, steady = (f"{value >> 20} MiB" for value in result.peak_and_steady())
                 speed = f"{min(stock.seconds) / min(result.seconds):.2f}" if result.seconds else "not measured"
                 same = "yes" if result.losses == stock.losses else "no"
-                print(f"| {result.name.format(**versions())} | {peak} | {steady} | {result.copies - stock.copies} | "
+                # What is freed and used for something else is copied for other reasons too.
+                copies = "not counted" if result.newest else result.copies - stock.copies
+                print(f"| {result.name.format(**versions())} | {peak} | {steady} | {copies} | "
                       f"{speed} | {same} |", flush=True)
     finally:
         bench.close()
