@@ -16,6 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/sim/cudart/registration.h"
+#include "tests/sim/rpsim.h"
+
 /* Asked by LeakSanitizer, which cannot look into a process that runs with another user's rights. */
 __attribute__((visibility("default"))) int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void) {
@@ -209,6 +212,45 @@ static void unseen_touch(void) {
   for (int i = 0; i < BUFFERS; i++) {
     buffers[i] = allocate();
     check((int)set((CUdeviceptr)buffers[i], (unsigned char)(i + 1), BYTES, 0), "cuMemsetD8Async");
+  }
+  for (int i = 0; i < BUFFERS; i++)
+    printf("%d ", last_byte(buffers[i], 0));
+  printf("\n");
+  train(3);
+  free_all();
+}
+
+/* ---- launches as nvcc 13 compiles them ---- */
+
+static char fill_symbol; /* stands for the __global__ function */
+
+static void fill_kernel(void *const *params, const struct rpsim_dims *dims) {
+  (void)dims;
+  memset(*(void *const *)params[0], (int)*(const uint64_t *)params[1], BYTES);
+}
+
+static void register_fill(void) {
+  static const struct rpsim_param params[] = {{0, 8}, {8, 8}};
+  static const struct rpsim_kernel kernels[] = {{"_Z4fillPvm", fill_kernel, 2, params}};
+  static struct rt_fat_binary binary = {RT_FAT_BINARY_MAGIC, RT_FAT_BINARY_VERSION,
+                                        (const unsigned long long *)&fill_symbol, NULL};
+  check(rpsim_register_kernels(kernels, 1), "rpsim_register_kernels");
+  void **handle = __cudaRegisterFatBinary(&binary);
+  __cudaRegisterFunction(handle, &fill_symbol, (char *)"_Z4fillPvm", "_Z4fillPvm", -1, NULL, NULL, NULL, NULL,
+                         NULL);
+  __cudaRegisterFatBinaryEnd(handle);
+}
+
+/* Kernels are the first to use buffers that have no memory yet. */
+static void compiled_launch(void) {
+  const dim3 one = {1, 1, 1};
+  cudaKernel_t kernel;
+  register_fill();
+  check(__cudaGetKernel(&kernel, &fill_symbol), "__cudaGetKernel");
+  allocate_all();
+  for (uint64_t i = 0; i < BUFFERS; i++) {
+    void *params[] = {&buffers[i], &i};
+    check(__cudaLaunchKernel(kernel, one, one, params, 0, NULL), "__cudaLaunchKernel");
   }
   for (int i = 0; i < BUFFERS; i++)
     printf("%d ", last_byte(buffers[i], 0));
@@ -427,6 +469,7 @@ int main(int argc, char **argv) {
                {"reset", reset},
                {"fork", fork_child},
                {"unseen_touch", unseen_touch},
+               {"compiled_launch", compiled_launch},
                {"broadcast", broadcast},
                {"share", share},
                {"registered", registered},

@@ -225,8 +225,8 @@ class PlannedTest(EnforceCase):
 class ProgramTest(EnforceCase):
     """What a program does with its buffers besides training."""
 
-    MODES = ["pointers", "double_free", "other_thread", "leave", "reset", "fork", "unseen_touch", "broadcast", "share",
-             "registered", "driver_api", "peers"]
+    MODES = ["pointers", "double_free", "other_thread", "leave", "reset", "fork", "unseen_touch", "compiled_launch",
+             "broadcast", "share", "registered", "driver_api", "peers"]
 
     def options(self):
         planned = ["--mode", "enforce", "--plan", self.paper_plan(), "--plan-rank", "1"]

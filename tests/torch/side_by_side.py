@@ -32,7 +32,8 @@ class Result:
 
     def peak_and_steady(self):
         """Bytes held for receive buffers: at most, and at the end."""
-        devices = [device for report in self.reports for device in (report["enforcement"] or {}).get("devices", [])]
+        enforces = (self.variables or {}).get("RECVPOOL_MODE") == "enforce"
+        devices = [device for report in self.reports for device in report["enforcement"]["devices"]] if enforces else []
         pools = [pool for device in devices for pool in device["classes"] if pool["slots"] and device["active"]]
         if pools:
             begin = "physical_peak_bytes" if devices[0]["planned"] else "one_to_one_peak_bytes"
@@ -129,11 +130,11 @@ def measure(bench, schedule, pool_module, rounds):
     return results
 
 
-def versions(bench):
-    found = {}
+def versions():
+    """Of both, by what their packages say: importing torch takes long."""
+    found, code = {}, "import importlib.metadata as m; print(m.version('torch').split('+')[0])"
     for name, python in (("torch", "TORCH_PYTHON"), ("newest", "TORCH_NEWEST_PYTHON")):
-        done = support.run([os.environ[python], "-c", "import torch; print(torch.__version__.split('+')[0])"])
-        found[name] = done.stdout.strip()
+        found[name] = support.run([os.environ[python], "-c", code]).stdout.strip()
     return found
 
 
@@ -149,10 +150,12 @@ def main():
                   "steps/s | same losses |\n| --- | --- | --- | --- | --- | --- |")
             for result in results:
                 peak, steady = (f"{value >> 20} MiB" for value in result.peak_and_steady())
-                speed = min(stock.seconds) / min(result.seconds) if result.seconds else 0
+                speed = f"{min(stock.seconds) / min(result.seconds):.2f}" if result.seconds else "not measured"
                 same = "yes" if result.losses == stock.losses else "no"
-                print(f"| {result.name.format(**versions(bench))} | {peak} | {steady} | {result.copies - stock.copies} | "
-                      f"{speed:.2f} | {same} |", flush=True)
+                # What is freed and used for something else is copied for other reasons too.
+                copies = "not counted" if result.newest else result.copies - stock.copies
+                print(f"| {result.name.format(**versions())} | {peak} | {steady} | {copies} | "
+                      f"{speed} | {same} |", flush=True)
     finally:
         bench.close()
         shutil.rmtree(folder, ignore_errors=True)
