@@ -191,6 +191,13 @@ static void take_driver_launch(struct rp_hook_work *call, void *function, void *
                (function, gx, gy, gz, bx, by, bz, shared, stream, params, extra),                            \
                take_driver_launch(&call, function, params, extra, rp_hook_stream(stream, per_thread), NULL,  \
                                   0, (const uint32_t[]){gx, gy, gz}))
+#define DRIVER_COOPERATIVE(name, per_thread)                                                                 \
+  RP_HOOK_WORK(name,                                                                                         \
+               (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,             \
+                unsigned bz, unsigned shared, void *stream, void **params),                                  \
+               (function, gx, gy, gz, bx, by, bz, shared, stream, params),                                   \
+               take_driver_launch(&call, function, params, NULL, rp_hook_stream(stream, per_thread), NULL,   \
+                                  0, (const uint32_t[]){gx, gy, gz}))
 #define DRIVER_LAUNCH_EX(name, per_thread)                                                                   \
   RP_HOOK_WORK(name, (const void *config, void *function, void **params, void **extra),                      \
                (config, function, params, extra), {                                                          \
@@ -213,6 +220,8 @@ RUNTIME_LAUNCH_EX(cudaLaunchKernelExC, 0)
 RUNTIME_LAUNCH_EX(cudaLaunchKernelExC_ptsz, 1)
 DRIVER_LAUNCH(cuLaunchKernel, 0)
 DRIVER_LAUNCH(cuLaunchKernel_ptsz, 1)
+DRIVER_COOPERATIVE(cuLaunchCooperativeKernel, 0)
+DRIVER_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, 1)
 DRIVER_LAUNCH_EX(cuLaunchKernelEx, 0)
 DRIVER_LAUNCH_EX(cuLaunchKernelEx_ptsz, 1)
 
@@ -281,6 +290,8 @@ const struct rp_hook rp_hooks_work[] = {
     RP_HOOK_ENTRY(cudaLaunchKernelExC_ptsz),
     RP_HOOK_ENTRY(cuLaunchKernel),
     RP_HOOK_ENTRY(cuLaunchKernel_ptsz),
+    RP_HOOK_ENTRY(cuLaunchCooperativeKernel),
+    RP_HOOK_ENTRY(cuLaunchCooperativeKernel_ptsz),
     RP_HOOK_ENTRY(cuLaunchKernelEx),
     RP_HOOK_ENTRY(cuLaunchKernelEx_ptsz),
 };

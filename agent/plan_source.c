@@ -282,10 +282,11 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
              "%s: the reports hold no complete step; let the run go on for a few steps", path);
     status = RP_ERROR_NOT_FOUND;
   } else if (!status && o.unsure) {
-    snprintf(message, message_size,
-             "%s: reports from outside, or without CUPTI, do not tell for certain how often each message is "
-             "read; let some steps run under recvpool run",
-             path);
+    snprintf(
+        message, message_size,
+        "%s: the reports do not tell for certain how often each message is read (seen from outside, without "
+        "CUPTI, or nothing was seen to read some); let some steps run under recvpool run",
+        path);
     status = RP_ERROR_INVALID;
   } else if (status) {
     snprintf(message, message_size, "%s: %s", path,

@@ -75,8 +75,9 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
     out->idle_text = guard->idle_text;
   } else if (guard->activations) {
     out->idle_reason = "no_longer";
-    out->idle_text = "The buffers that shared memory have memory of their own again; the conflicts and reasons "
-                     "say why.";
+    out->idle_text =
+        "The buffers that shared memory have memory of their own again; the conflicts and reasons "
+        "say why.";
   } else if (!plan->given && guard->step > guard->options.watch_steps && !steady) {
     out->idle_reason = rp_reason_name(RP_REASON_UNSTABLE_PATTERN);
     out->idle_text = rp_reason_text(RP_REASON_UNSTABLE_PATTERN);
