@@ -8,8 +8,11 @@
 #include "agent/log.h"
 #include "agent/state.h"
 
-/* Activation and the like are optional: a step boundary waits no longer than this for the work before it. */
+/* Activation and the like are optional: a step boundary waits no longer than this for the work before it. A
+ * host may be whole steps ahead of its device, and steps may be long: each time in vain the next boundary
+ * waits twice as long. The device works meanwhile. */
 #define BOUNDARY_WAIT_NS UINT64_C(2000000000)
+#define LONGEST_BOUNDARY_WAIT_NS (30 * BOUNDARY_WAIT_NS)
 /* A call that cannot go on unless a buffer's work is complete waits as cudaFree would; a device that takes
  * longer than this hangs, and the call fails. */
 #define CALL_WAIT_NS UINT64_C(600000000000)
@@ -89,13 +92,17 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
                                  const struct rp_guard_action *action, const struct rp_order_gap *gaps,
                                  size_t count, uint64_t deadline_ns) {
   rp_status status = RP_ERROR_UNAVAILABLE;
-  uint64_t now_ns = rp_now_ns(), until_ns = action->boundary ? now_ns + BOUNDARY_WAIT_NS : deadline_ns;
+  uint64_t now_ns = rp_now_ns(), wait_ns = device->boundary_wait_ns;
+  if (wait_ns < BOUNDARY_WAIT_NS) wait_ns = BOUNDARY_WAIT_NS;
+  uint64_t until_ns = action->boundary ? now_ns + wait_ns : deadline_ns;
   if (now_ns < until_ns) status = rp__idle_wait(idle, gaps, count, until_ns);
   if (status == RP_ERROR_STATE) return status; /* not inside the gate any more */
+  if (status == RP_OK && action->boundary) device->boundary_wait_ns = 0;
   if (status == RP_OK) rp_guard_idle_reached(device->guard, action);
   if (status == RP_OK) return RP_ERROR_BUSY;
   if (!action->boundary) return refuse("the work that uses its buffer does not end", status);
   rp_verbose("step boundary postponed: %s", rp_status_text(status));
+  if (status == RP_ERROR_BUSY && wait_ns < LONGEST_BOUNDARY_WAIT_NS) device->boundary_wait_ns = 2 * wait_ns;
   rp_guard_boundary_postpone(device->guard);
   return RP_ERROR_BUSY;
 }

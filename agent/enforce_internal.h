@@ -20,6 +20,7 @@ struct rp__device {
   struct rp_device_memory *memory; /**< NULL in observe mode */
   struct rp_backend driver;        /**< of `memory`; called without the lock */
   uint64_t context;                /**< the primary one, that the buffers belong to; written while acting */
+  uint64_t boundary_wait_ns;       /**< how long the next step boundary waits for the device; 0: as ever */
   bool tried;
   bool planned;       /**< the guard has a plan */
   bool other_context; /**< a candidate was left to the driver, since its context is not the primary one */

@@ -197,6 +197,21 @@ class TrackerTest(MemoryCase):
                 self.assertEqual(len(report["warnings"]), 1)
 
 
+class BehindTest(MemoryCase):
+    def test_a_device_far_behind_its_host_is_waited_for_longer_and_longer(self):
+        program = os.path.join(PROGRAMS, "enforce_behind")
+        plain = support.run([program], env=support.simulated())
+        self.assert_success(plain)
+        attached = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, *AUTO, "--slack", "0", "--", program],
+                               env=support.simulated())
+        self.assert_success(attached)
+        self.assertEqual(attached.stdout, plain.stdout)
+        [report] = self.read_reports()
+        device = report["enforcement"]["devices"][0]
+        self.assertGreater(device["activations_postponed"], 0)
+        self.assertEqual(device["activations"], 1)
+
+
 class OddCallsTest(MemoryCase):
     def test_a_simulated_group_ends(self):
         report = self.same("simulated_group", AUTO)
