@@ -63,8 +63,6 @@ static void print_totals(const struct rp_plan *plan, int32_t replicas, bool size
   fprintf(out, "; the job needs %s instead of %s and saves %s", text[1], text[0], text[2]);
   if (replicas > 1) fprintf(out, " (%d replicas)", (int)replicas);
   fputs(".\n", out);
-  if (plan->options.granularity != RP_PLAN_STAGE)
-    fputs("Each row stands for its stage and direction alone; what rows share is in this sum only.\n", out);
 }
 
 void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *provenance, int32_t stage,
@@ -88,6 +86,8 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
       rp_schedule_supports_pool(provenance->source, &reason) >= 0)
     fprintf(out, "\n%s: %s.\n", provenance->source, reason);
   print_totals(plan, provenance->replicas, sizes, out);
+  if (plan->options.granularity != RP_PLAN_STAGE)
+    fputs("Each row stands for its stage and direction alone; what rows share is in this sum only.\n", out);
   if (provenance->note) fprintf(out, "%s\n", provenance->note);
 }
 
