@@ -24,7 +24,8 @@ static bool is_shadow(const json_t *enforcement) {
 /* Whether buffers share memory, or did before the program gave them back. */
 static bool has_shared(const json_t *device) {
   return json_is_object(json_object_get(device, "activation")) ||
-         json_is_true(json_object_get(device, "active")) || rp__count_of(device, "saved_peak_bytes") > 0;
+         json_is_true(json_object_get(device, "active")) ||
+         rp__count_of(device, "one_to_one_peak_bytes") > rp__count_of(device, "physical_peak_bytes");
 }
 
 /* Uses that waiting alone does not make safe. */
@@ -50,6 +51,13 @@ static void add_devices(const json_t *enforcement, bool shadow, struct rp__enfor
   }
 }
 
+/* What the program asked for; reports of older versions have it rounded to the device's granularity. */
+static uint64_t stock_of(const json_t *account) {
+  const char *key =
+      json_object_get(account, "requested_peak_bytes") ? "requested_peak_bytes" : "one_to_one_peak_bytes";
+  return rp__count_of(account, key);
+}
+
 void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   const json_t *enforcement = enforcement_of(report), *totals = json_object_get(enforcement, "totals");
   const struct {
@@ -72,6 +80,7 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   out->switched_off = json_is_object(json_object_get(enforcement, "switched_off"));
   for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
     *sums[k].sum = rp__count_of(totals, sums[k].key);
+  out->one_to_one_peak_bytes = stock_of(totals);
 }
 
 /* ---- what is shared ---- */
@@ -99,7 +108,7 @@ static void print_class(FILE *out, const char *rank, const char *process, const 
           rp__format_integer(class, "slots", slots, sizeof slots),
           rp__format_integer(class, "grown", grown, sizeof grown),
           rp__format_bytes(rp__count_of(class, "receive_bytes"), size, sizeof size),
-          rp__format_bytes(rp__count_of(class, "one_to_one_peak_bytes"), stock, sizeof stock),
+          rp__format_bytes(stock_of(class), stock, sizeof stock),
           rp__format_bytes(held, physical, sizeof physical),
           rp__format_bytes(rp__count_of(class, "saved_peak_bytes"), saved, sizeof saved),
           format_ratio(held, rp__count_of(class, "minimum_bytes"), ratio, sizeof ratio));

@@ -44,6 +44,8 @@ static void put_account(struct rp__emit *emit, const struct rp_pool_account *acc
       {"physical_peak_bytes", (int64_t)account->physical_peak_bytes},
       {"one_to_one_bytes", (int64_t)account->one_to_one_bytes},
       {"one_to_one_peak_bytes", (int64_t)account->one_to_one_peak_bytes},
+      {"requested_bytes", (int64_t)account->requested_bytes},
+      {"requested_peak_bytes", (int64_t)account->requested_peak_bytes},
       {"saved_bytes", account->saved_bytes},
       {"saved_peak_bytes", account->saved_peak_bytes},
   };
@@ -292,6 +294,8 @@ static void add_account(struct rp_pool_account *sum, const struct rp_pool_accoun
   sum->physical_peak_bytes += account->physical_peak_bytes;
   sum->one_to_one_bytes += account->one_to_one_bytes;
   sum->one_to_one_peak_bytes += account->one_to_one_peak_bytes;
+  sum->requested_bytes += account->requested_bytes;
+  sum->requested_peak_bytes += account->requested_peak_bytes;
   sum->saved_bytes += account->saved_bytes;
   sum->saved_peak_bytes += account->saved_peak_bytes;
 }

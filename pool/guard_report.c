@@ -50,6 +50,11 @@ static rp_status copy_bindings(const struct rp_guard *guard, struct rp_guard_rep
   return RP_OK;
 }
 
+/* Whether buffers ever held less than one handle each would have. */
+static bool has_shared(const struct rp_pool_account *account) {
+  return account->saved_peak_bytes > 0 || account->one_to_one_peak_bytes > account->physical_peak_bytes;
+}
+
 /* Why nothing is shared. */
 static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   const struct rp__guard_plan *plan = &guard->plan;
@@ -67,7 +72,7 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (guard->off) {
     out->idle_reason = guard->idle_word;
     out->idle_text = guard->idle_text;
-  } else if (out->pool.account.saved_peak_bytes > 0 && !out->pool.buffers) {
+  } else if (has_shared(&out->pool.account) && !out->pool.buffers) {
     out->idle_reason = "freed";
     out->idle_text = "The buffers that shared memory have been freed.";
   } else if (guard->activations && guard->idle_word) {
@@ -91,7 +96,7 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
     out->idle_reason = "plan_does_not_fit";
     out->idle_text = "The receives of this run do not come in the order that the plan lists, and which class "
                      "they belong to cannot be told; make the plan from a run of this schedule.";
-  } else if (plan->given && out->pool.receives && out->pool.account.saved_peak_bytes <= 0) {
+  } else if (plan->given && out->pool.receives && !has_shared(&out->pool.account)) {
     out->idle_reason = rp_reason_name(RP_REASON_UNBOUNDED_DEPTH);
     out->idle_text = rp_reason_text(RP_REASON_UNBOUNDED_DEPTH);
   } else if (plan->given && guard->unowned_receives && !out->pool.receives) {

@@ -298,7 +298,7 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
     allocate_undo(pool, id);
     return status;
   }
-  rp__account_one_to_one(pool, RP_POOL_NONE, (int64_t)mapped_bytes);
+  rp__account_buffer(pool, &pool->buffers[id], 1);
   family_note(pool, family, unbacked);
   *out = id;
   *address = begin;
@@ -350,7 +350,7 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   family_forget(pool, buffer);
   rp__pool_leave_slot(pool, id, RP_POOL_LOST);
-  rp__account_one_to_one(pool, buffer->class_id, -(int64_t)buffer->mapped_bytes);
+  rp__account_buffer(pool, buffer, -1);
   if (buffer->class_id != RP_POOL_NONE) pool->classes[buffer->class_id].members--;
   buffer->class_id = RP_POOL_NONE;
   buffer->freed = true;

@@ -192,10 +192,13 @@ struct rp_pool_class_spec {
   uint32_t buffers;      /**< N; 0 = not known */
 };
 
-/** Bytes of physical memory. `saved` is what one handle per buffer would hold more than is held. */
+/** Bytes of physical memory. One to one is what one handle per buffer would hold, requested what the program
+ * asked for, without rounding to the granularity: what it would hold by itself. `saved` is what is held less
+ * than that; negative where rounding takes more than sharing gives. */
 struct rp_pool_account {
   uint64_t physical_bytes, physical_peak_bytes;
   uint64_t one_to_one_bytes, one_to_one_peak_bytes;
+  uint64_t requested_bytes, requested_peak_bytes;
   int64_t saved_bytes, saved_peak_bytes;
 };
 

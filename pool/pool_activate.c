@@ -80,8 +80,9 @@ rp_status rp__alias_check_scratch(struct rp_pool *pool) {
   /* The scratch memory is no part of what the program holds or saves. */
   pool->info.account.physical_peak_bytes = account.physical_peak_bytes;
   pool->info.account.one_to_one_peak_bytes = account.one_to_one_peak_bytes;
+  pool->info.account.requested_peak_bytes = account.requested_peak_bytes;
   pool->info.account.saved_peak_bytes = account.saved_peak_bytes;
-  rp__account_one_to_one(pool, RP_POOL_NONE, 0); /* unless some of it could not be given back */
+  rp__account_settle(pool); /* unless some of it could not be given back */
   return status;
 }
 

@@ -13,6 +13,7 @@ struct walk {
   uint32_t *slot_bound;        /**< [memories] bound buffers */
   uint64_t *physical;          /**< [classes + 1], the last for the total */
   uint64_t *one_to_one;        /**< [classes + 1] */
+  uint64_t *requested;         /**< [classes + 1] */
   uint32_t *of_class;          /**< [classes + 1] buffers on its account */
   uint32_t *members, *granted; /**< [families] */
 };
@@ -87,8 +88,10 @@ static void check_buffer(struct walk *w, uint32_t id, const struct rp__pool_buff
        "a concealed buffer holds memory");
   check_binding(w, id, b);
   w->one_to_one[pool->class_count] += b->mapped_bytes;
+  w->requested[pool->class_count] += b->bytes;
   if (b->class_id < pool->class_count) {
     w->one_to_one[b->class_id] += b->mapped_bytes;
+    w->requested[b->class_id] += b->bytes;
     w->of_class[b->class_id]++;
   }
   if (b->family >= pool->family_count) return;
@@ -130,7 +133,8 @@ static void check_slots(struct walk *w, uint32_t class_id) {
 static void check_account(struct walk *w, const struct rp_pool_account *account, uint32_t index) {
   MUST(w, account->physical_bytes == w->physical[index], "physical bytes are the sum of the handles");
   MUST(w, account->one_to_one_bytes == w->one_to_one[index], "one-to-one bytes are the sum of the buffers");
-  MUST(w, account->saved_bytes == (int64_t)(account->one_to_one_bytes - account->physical_bytes),
+  MUST(w, account->requested_bytes == w->requested[index], "requested bytes are the sum of the buffers");
+  MUST(w, account->saved_bytes == (int64_t)(account->requested_bytes - account->physical_bytes),
        "saved bytes are the difference");
   MUST(w, account->physical_peak_bytes >= account->physical_bytes, "the peak is no less than now");
   MUST(w, account->saved_peak_bytes >= account->saved_bytes, "the peak of saved is no less than now");
@@ -152,6 +156,7 @@ static void walk_fini(struct walk *w) {
   free(w->slot_bound);
   free(w->physical);
   free(w->one_to_one);
+  free(w->requested);
   free(w->of_class);
   free(w->members);
   free(w->granted);
@@ -166,11 +171,12 @@ static bool walk_init(struct walk *w, const struct rp_pool *pool) {
                      .slot_bound = calloc(memories, sizeof *w->slot_bound),
                      .physical = calloc(classes, sizeof *w->physical),
                      .one_to_one = calloc(classes, sizeof *w->one_to_one),
+                     .requested = calloc(classes, sizeof *w->requested),
                      .of_class = calloc(classes, sizeof *w->of_class),
                      .members = calloc(families, sizeof *w->members),
                      .granted = calloc(families, sizeof *w->granted)};
-  return w->references && w->owners && w->slot_bound && w->physical && w->one_to_one && w->of_class &&
-         w->members && w->granted;
+  return w->references && w->owners && w->slot_bound && w->physical && w->one_to_one && w->requested &&
+         w->of_class && w->members && w->granted;
 }
 
 rp_status rp_pool_check(const struct rp_pool *pool, const char **broken) {

@@ -142,7 +142,10 @@ void rp__pool_leave_slot(struct rp_pool *pool, uint32_t buffer, enum rp_pool_bin
 rp_status rp__pool_make_private(struct rp_pool *pool, uint32_t buffer);
 /** Moves the buffer to the one-to-one account of a class. */
 void rp__pool_set_class(struct rp_pool *pool, struct rp__pool_buffer *buffer, uint32_t class_id);
-void rp__account_one_to_one(struct rp_pool *pool, uint32_t class_id, int64_t bytes);
+/** The buffer comes (sign 1) or goes (-1): on the account of its class, if it has one, and on the total. */
+void rp__account_buffer(struct rp_pool *pool, const struct rp__pool_buffer *buffer, int sign);
+/** After peaks of the total were put back: they are no less than what is held now. */
+void rp__account_settle(struct rp_pool *pool);
 /** Counts the result of a backend call and returns it. */
 rp_status rp__backend_result(struct rp_pool *pool, rp_status status);
 

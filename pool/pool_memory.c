@@ -15,7 +15,9 @@ static void account_settle(struct rp_pool_account *account) {
     account->physical_peak_bytes = account->physical_bytes;
   if (account->one_to_one_bytes > account->one_to_one_peak_bytes)
     account->one_to_one_peak_bytes = account->one_to_one_bytes;
-  account->saved_bytes = (int64_t)(account->one_to_one_bytes - account->physical_bytes);
+  if (account->requested_bytes > account->requested_peak_bytes)
+    account->requested_peak_bytes = account->requested_bytes;
+  account->saved_bytes = (int64_t)(account->requested_bytes - account->physical_bytes);
   if (account->saved_bytes > account->saved_peak_bytes) account->saved_peak_bytes = account->saved_bytes;
 }
 
@@ -30,23 +32,29 @@ static void count_physical(struct rp_pool *pool, uint32_t class_id, int64_t byte
   if (class_id != RP_POOL_NONE) account_physical(&pool->classes[class_id].account, bytes);
 }
 
-void rp__account_one_to_one(struct rp_pool *pool, uint32_t class_id, int64_t bytes) {
-  struct rp_pool_account *account = class_id == RP_POOL_NONE ? NULL : &pool->classes[class_id].account;
-  pool->info.account.one_to_one_bytes += (uint64_t)bytes;
-  account_settle(&pool->info.account);
-  if (!account) return;
-  account->one_to_one_bytes += (uint64_t)bytes;
+static void account_buffer(struct rp_pool_account *account, const struct rp__pool_buffer *buffer, int sign) {
+  account->one_to_one_bytes += (uint64_t)sign * buffer->mapped_bytes;
+  account->requested_bytes += (uint64_t)sign * buffer->bytes;
   account_settle(account);
+}
+
+void rp__account_buffer(struct rp_pool *pool, const struct rp__pool_buffer *buffer, int sign) {
+  account_buffer(&pool->info.account, buffer, sign);
+  if (buffer->class_id != RP_POOL_NONE)
+    account_buffer(&pool->classes[buffer->class_id].account, buffer, sign);
+}
+
+void rp__account_settle(struct rp_pool *pool) {
+  account_settle(&pool->info.account);
 }
 
 void rp__pool_set_class(struct rp_pool *pool, struct rp__pool_buffer *buffer, uint32_t class_id) {
   if (buffer->class_id == class_id) return;
-  int64_t bytes = (int64_t)buffer->mapped_bytes;
-  rp__account_one_to_one(pool, buffer->class_id, -bytes);
+  rp__account_buffer(pool, buffer, -1);
   if (buffer->class_id != RP_POOL_NONE) pool->classes[buffer->class_id].members--;
   buffer->class_id = class_id;
   if (class_id != RP_POOL_NONE) pool->classes[class_id].members++;
-  rp__account_one_to_one(pool, class_id, bytes);
+  rp__account_buffer(pool, buffer, 1);
 }
 
 /* A free entry of the table, taken off its list. */

@@ -99,7 +99,7 @@ class SchemaTest(support.TestCase):
         device = enforcement["devices"][0]
         for account in (enforcement["totals"], device, device["classes"][0]):
             for key in ("physical_bytes", "physical_peak_bytes", "one_to_one_bytes", "one_to_one_peak_bytes",
-                        "saved_bytes", "saved_peak_bytes"):
+                        "requested_bytes", "requested_peak_bytes", "saved_bytes", "saved_peak_bytes"):
                 self.assertIsNone(account[key])
         self.assertIsNone(device["memory"])
 

@@ -31,13 +31,14 @@ class Result:
         self.seconds, self.copies, self.buffers, self.losses, self.reports = [], 0, 0, None, []
 
     def peak_and_steady(self):
-        """Bytes held for receive buffers: at most, and at the end."""
+        """Bytes held for receive buffers: at most, and at the end. Those that are in no pool have memory of their own."""
         enforces = (self.variables or {}).get("RECVPOOL_MODE") == "enforce"
         devices = [device for report in self.reports for device in report["enforcement"]["devices"]] if enforces else []
         pools = [pool for device in devices for pool in device["classes"] if pool["slots"] and device["active"]]
         if pools:
+            outside = self.buffers * BYTES - sum(p["one_to_one_bytes"] for p in pools)
             begin = "physical_peak_bytes" if devices[0]["planned"] else "one_to_one_peak_bytes"
-            return sum(p[begin] for p in pools), sum(p["physical_bytes"] for p in pools)
+            return outside + sum(p[begin] for p in pools), outside + sum(p["physical_bytes"] for p in pools)
         if self.newest:
             held = sum(c["held_bytes"] for report in self.reports for c in report["channels"])
             return held, held

@@ -314,7 +314,7 @@ static void interrupted_step_freezes(void **state) {
   check(&f);
   struct rp_pool_info info = counters(&f);
   assert_int_equal(info.private_buffers, 3);
-  assert_int_equal(info.account.saved_bytes, 0);
+  assert_int_equal(info.account.saved_bytes, 3 * ((int64_t)BYTES - MAPPED)); /* rounding */
   for (size_t i = 0; i < 3; i++)
     receive(&f, i, i + 5);
   for (size_t i = 0; i < 3; i++)

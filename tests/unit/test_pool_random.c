@@ -37,7 +37,7 @@ struct model {
   int last_writer[HOST_MOST];      /* buffer + 1 whose receive last wrote to a memory ... */
   uint64_t last_handle[HOST_MOST]; /* ... while it had this handle */
   uint32_t classes, k, n;          /* planned; k and n are sums */
-  uint64_t clock, one_to_one, allocations;
+  uint64_t clock, one_to_one, requested, allocations;
   uint64_t seed, shared_receives, conflicts;
   bool failing;
   uint32_t calm; /* how seldom something odd happens, one in so many */
@@ -69,6 +69,7 @@ static void look(struct model *m, uint32_t self) {
   rp_pool_info(m->pool, &info);
   EXPECT(m, info.account.physical_bytes == m->device->physical_bytes);
   EXPECT(m, info.account.one_to_one_bytes == m->one_to_one);
+  EXPECT(m, info.account.requested_bytes == m->requested);
   EXPECT(m, m->device->misuse == 0);
   for (uint32_t i = 0; i < MOST; i++) {
     struct model_buffer *b = &m->b[i];
@@ -154,6 +155,7 @@ static void do_allocate(struct model *m) {
   }
   EXPECT(m, id < MOST && !m->b[id].alive);
   m->one_to_one += (bytes + 4095) / 4096 * 4096;
+  m->requested += bytes;
   m->b[id] = (struct model_buffer){.alive = true,
                                    .address = address,
                                    .bytes = bytes,
@@ -178,6 +180,7 @@ static void do_free(struct model *m, uint32_t i) {
   EXPECT(m, status == RP_OK || m->failing);
   EXPECT(m, status != RP_ERROR_NOT_FOUND);
   m->one_to_one -= (m->b[i].bytes + 4095) / 4096 * 4096;
+  m->requested -= m->b[i].bytes;
   m->b[i] = (struct model_buffer){0};
   for (int w = 0; w < HOST_MOST; w++)
     if (m->last_writer[w] == (int)i + 1) m->last_writer[w] = 0;
