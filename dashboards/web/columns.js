@@ -8,7 +8,7 @@ const SHORT = { activation: "act", gradient: "grad", both: "both", unknown: "?" 
 export const isOver = (report) => report.state === "finished";
 
 /** Whether buffers of a device share memory, or did while the process ran. */
-export const hasShared = (report, device) => device.active === true || (isOver(report) && device.saved_peak_bytes > 0);
+export const hasShared = (report, device) => device.active === true || (isOver(report) && device.one_to_one_peak_bytes > device.physical_peak_bytes);
 
 /** The class of buffers whose memory a channel's share now, or did in a process that has ended, with what was measured of it; or undefined. */
 function ownerOf(report, channel) {
@@ -24,7 +24,8 @@ export function rowsOf(job) {
   return list(job.processes).flatMap((report) => list(report.channels).map((channel) => {
     const owner = ownerOf(report, channel);
     const over = isOver(report);
-    return owner ? { report, channel, owner, stock: over ? owner.one_to_one_peak_bytes : owner.one_to_one_bytes,
+    return owner ? { report, channel, owner,
+      stock: over ? owner.requested_peak_bytes ?? owner.one_to_one_peak_bytes : owner.requested_bytes ?? owner.one_to_one_bytes,
       held: over ? owner.physical_peak_bytes : owner.physical_bytes,
       needed: (owner.depth ?? owner.slots ?? 0) * (owner.mapped_bytes ?? owner.receive_bytes) }
       : { report, channel, stock: channel.held_bytes, needed: channel.needed_bytes, held: channel.held_bytes };

@@ -230,7 +230,7 @@ class ReportCommandTest(support.TestCase):
         freed = {"reason": "freed", "text": "The buffers that shared memory have been freed."}
         self.enforced(0, active=False, buffers=0, idle=freed)
         never = {"reason": "unbounded_depth", "text": "All are in use at once."}
-        path = self.enforced(1, active=False, idle=never, activation=None, saved_peak_bytes=0)
+        path = self.enforced(1, active=False, idle=never, activation=None, one_to_one_peak_bytes=0, saved_peak_bytes=0)
         text = self.report(self.reports_dir).stdout
         self.assertIn("Sharing was asked for in 2 processes and happens in 1; look at unbounded_depth: All are in use at once.",
                       text)
