@@ -131,7 +131,7 @@ static int print_help(void) {
   puts("Usage: recvpool doctor [--json]\n"
        "Says what works on this machine and what does not: driver, CUPTI, NCCL, rights, kernel, and the "
        "mend.\n"
-       "Ends with status 0 where both `recvpool run` and `recvpool attach` can work, 3 where one cannot.\n\n"
+       "Ends with status 0 where both `recvpool run` and `recvpool attach` can work, 4 where one cannot.\n\n"
        "  --json     one JSON document on stdout\n"
        "  --help     this text");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;

@@ -149,12 +149,14 @@ void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summa
     out->unbounded += part->unbounded;
     out->too_few += part->too_few;
     out->other += part->other;
+    out->unseen += part->unseen;
     out->held_bytes = rp__add(out->held_bytes, part->held_bytes);
     out->saved_bytes = rp__add(out->saved_bytes, part->saved_bytes);
     out->small_receives = rp__add(out->small_receives, part->small_receives);
     out->activations_unbounded |= part->activations_unbounded;
     out->gradients_unbounded |= part->gradients_unbounded;
     out->estimate |= part->estimate;
+    out->outside |= part->outside;
   }
 }
 
@@ -166,6 +168,7 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     const struct rp__enforced *part = &set->reports[i].digest->enforced;
     out->processes += part->processes;
     out->sharing += part->sharing;
+    out->switched_off += part->switched_off;
     out->physical_peak_bytes = rp__add(out->physical_peak_bytes, part->physical_peak_bytes);
     out->one_to_one_peak_bytes = rp__add(out->one_to_one_peak_bytes, part->one_to_one_peak_bytes);
     out->saved_peak_bytes = rp__add(out->saved_peak_bytes, part->saved_peak_bytes);

@@ -17,13 +17,16 @@
 struct rp__summary {
   size_t channels, just_in_time, unbounded, too_few, other;
   uint64_t held_bytes, saved_bytes, small_receives;
+  size_t unseen; /**< channels whose buffers nobody was seen to use */
   bool activations_unbounded, gradients_unbounded, estimate;
+  bool outside; /**< some of it was seen by attach, which is not enough for a plan */
 };
 
 /** What enforcing did. */
 struct rp__enforced {
-  size_t processes; /**< that were asked to enforce */
-  size_t sharing;   /**< of these, with memory that is or was shared */
+  size_t processes;    /**< that were asked to enforce */
+  size_t sharing;      /**< of these, with memory that is or was shared */
+  size_t switched_off; /**< of these, told to stop sharing, or never to begin */
   uint64_t physical_peak_bytes, one_to_one_peak_bytes, saved_peak_bytes, minimum_bytes;
   uint64_t prevented, violations, double_frees;
   uint64_t would_prevent; /**< in observe mode: uses that waiting alone would not have made safe */
@@ -42,7 +45,7 @@ struct rp_read_digest {
   struct rp__summary summary;
   struct rp__enforced enforced;
   char *violation;                /**< the first one in a few words, or NULL */
-  char *unshared;                 /**< why nothing is shared though it was asked for, or NULL */
+  char *unshared;                 /**< why nothing was ever shared though it was asked for, or NULL */
   char *rows, *shared, *happened; /**< parts of the tables, of lean sets only; else NULL */
 };
 

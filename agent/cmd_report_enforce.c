@@ -77,6 +77,7 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   add_devices(enforcement, is_shadow(enforcement), out);
   if (is_shadow(enforcement)) return;
   out->processes = 1;
+  out->switched_off = json_is_object(json_object_get(enforcement, "switched_off"));
   for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
     *sums[k].sum = rp__count_of(totals, sums[k].key);
   out->one_to_one_peak_bytes = stock_of(totals);
@@ -351,7 +352,8 @@ char *rp__violation_of(const json_t *report) {
   return NULL;
 }
 
-/* "no_pattern: No step was like the one before." of the first device that says so. */
+/* "no_pattern: No step was like the one before." of the first device that says so. A process that shared has
+ * nothing to name: that its buffers are freed is how it ends. */
 char *rp__unshared_of(const json_t *report) {
   const json_t *enforcement = enforcement_of(report), *because = json_object_get(enforcement, "refused");
   size_t d;
@@ -359,11 +361,12 @@ char *rp__unshared_of(const json_t *report) {
   char text[300];
   if (!json_is_object(enforcement) || is_shadow(enforcement)) return NULL;
   json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
-    if (json_is_object(because)) break;
+    if (has_shared(device)) return NULL;
+    if (json_is_object(because)) continue;
     because = json_object_get(device, "refused");
     if (!json_is_object(because)) because = json_object_get(device, "idle");
   }
-  if (!json_is_object(because)) return NULL;
+  if (!json_is_object(because) || strcmp(rp__text_of(because, "reason", ""), "freed") == 0) return NULL;
   snprintf(text, sizeof text, "%.64s: %.200s", rp__text_of(because, "reason", "?"),
            rp__text_of(because, "text", "?"));
   return copy_plain(text);

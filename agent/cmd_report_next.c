@@ -32,6 +32,11 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
         "Do not trust what the job computed since; look at this violation: %s, whose two sides its report "
         "names.",
         violation ? violation : "see the reports");
+  else if (sum->switched_off)
+    snprintf(out, out_size,
+             "Sharing was switched off (switched_off) in %zu of %zu processes, and stays off in each until "
+             "it is started again without a file that says so.",
+             sum->switched_off, sum->processes);
   else if (sum->sharing == sum->processes)
     snprintf(out, out_size,
              "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");
@@ -53,8 +58,17 @@ static void after_observing(const struct rp__summary *summary, const struct rp__
            "missing.";
   else if (summary->saved_bytes == 0 && summary->too_few)
     text = "Let the job train for two more steps, and ask again.";
+  else if (summary->saved_bytes == 0 && summary->unseen)
+    text = summary->outside
+               ? "No use of the receive buffers was seen: observe with recvpool attach --launches, "
+                 "or run some steps under recvpool run."
+               : "No use of the receive buffers was seen; recvpool doctor and the notes say what "
+                 "is missing.";
   else if (summary->saved_bytes == 0)
     text = "Nothing to gain: leave the job as it is.";
+  else if (summary->outside)
+    text = "Run some steps under recvpool run, or with recvpool run --mode enforce: what attach saw is not "
+           "enough for a plan.";
   else if (summary->estimate)
     text = "Run it once under recvpool run, which sees exactly what this estimates.";
   else if (sum->would_prevent)

@@ -30,6 +30,9 @@ static void summarise(struct rp__summary *summary, const json_t *channel) {
     *(activation ? &summary->activations_unbounded : &summary->gradients_unbounded) = true;
   } else if (strcmp(reason, rp_reason_name(RP_REASON_TOO_FEW_STEPS)) == 0) {
     summary->too_few++;
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE)) == 0) {
+    summary->unseen++;
+    summary->other++;
   } else if (strcmp(reason, rp_reason_name(RP_REASON_POOLABLE)) != 0 &&
              strcmp(reason, rp_reason_name(RP_REASON_WITHIN_SLACK)) != 0) {
     summary->other++;
@@ -62,9 +65,11 @@ uint64_t rp__small_receives(const json_t *report) {
 }
 
 void rp__summary_of(const json_t *report, struct rp__summary *out) {
-  size_t c;
-  json_t *channel;
+  size_t c, i;
+  json_t *channel, *source;
   *out = (struct rp__summary){.small_receives = rp__small_receives(report)};
+  json_array_foreach(json_object_get(report, "evidence"), i, source) out->outside |=
+      strcmp(rp__text_of(source, "name", ""), "uprobes") == 0;
   json_array_foreach(json_object_get(report, "channels"), c, channel) summarise(out, channel);
 }
 
@@ -83,9 +88,8 @@ static bool conclude_enforced(const struct rp_read_set *set, size_t job, char *o
   return true;
 }
 
-void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+static void conclude_observed(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct rp__summary summary;
-  if (conclude_enforced(set, job, out, out_size)) return;
   rp__summary_sum(set, job, &summary);
   if (summary.channels == 0 && summary.small_receives > 0)
     snprintf(out, out_size,
@@ -107,6 +111,17 @@ void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, si
              "nothing to save: the buffers in use at once, with slack, reach the number held.");
   else
     snprintf(out, out_size, "nothing can be pooled; the decision column says why.");
+}
+
+void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+  struct rp__enforced sum;
+  if (!conclude_enforced(set, job, out, out_size)) conclude_observed(set, job, out, out_size);
+  rp__enforced_sum(set, job, &sum);
+  size_t used = strlen(out) - 1; /* without the full stop */
+  if (sum.switched_off)
+    snprintf(out + used, out_size - used,
+             "; sharing was switched off (switched_off) in %zu of %zu processes.", sum.switched_off,
+             sum.processes);
 }
 
 static void format_depth(const json_t *channel, char *out, size_t out_size) {
@@ -182,9 +197,12 @@ static void print_title(FILE *out, const struct rp_read_set *set, size_t job) {
 
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   char held[32], needed[32], saved[32];
+  struct rp__enforced sum;
   uint64_t held_bytes = 0, needed_bytes = 0, saved_bytes = 0;
   size_t first, end;
   if (set->job_count > 1) print_title(out, set, job);
+  rp__enforced_sum(set, job, &sum);
+  if (sum.processes) fputs("if every receive buffer had memory of its own:\n", out);
   fprintf(out, ROW, "rank", "process", "direction", "stage", "peer", "N", "D", "K", "buffer", "held",
           "needed", "would save", "decision");
   rp__job_range(set, job, &first, &end);

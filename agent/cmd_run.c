@@ -91,9 +91,8 @@ int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optin
   else if (optopt && equals) /* getopt_long knows the option: it is the value that it refuses */
     rp_cmd_error(subcommand, "option %.*s takes no value", (int)(equals - text), text);
   else
-    rp_cmd_error(subcommand,
-                 "there is no option %s; recvpool %s --help lists them (put -- before the command)", text,
-                 subcommand);
+    rp_cmd_error(subcommand, "there is no option %s; recvpool %s --help lists them%s", text, subcommand,
+                 strcmp(subcommand, "run") == 0 ? " (put -- before the command)" : "");
   return RP_EXIT_USAGE;
 }
 

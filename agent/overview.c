@@ -99,6 +99,8 @@ static const struct member class_members[] = {
     {"physical_peak_bytes", INTEGER},
     {"one_to_one_bytes", INTEGER},
     {"one_to_one_peak_bytes", INTEGER},
+    {"requested_bytes", INTEGER},
+    {"requested_peak_bytes", INTEGER},
     {"saved_bytes", INTEGER},
     {"saved_peak_bytes", INTEGER},
 };

@@ -86,6 +86,8 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
       rp_schedule_supports_pool(provenance->source, &reason) >= 0)
     fprintf(out, "\n%s: %s.\n", provenance->source, reason);
   print_totals(plan, provenance->replicas, sizes, out);
+  if (plan->options.granularity != RP_PLAN_STAGE)
+    fputs("Each row stands for its stage and direction alone; what rows share is in this sum only.\n", out);
   if (provenance->note) fprintf(out, "%s\n", provenance->note);
 }
 

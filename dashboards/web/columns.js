@@ -4,24 +4,36 @@ import { add, bytes, count, draw, list, make, nameOf } from "./elements.js";
 const MOST_GROUPS = 48, HEIGHT = 170, LEFT = 64;
 const SHORT = { activation: "act", gradient: "grad", both: "both", unknown: "?" }; // directions in their order
 
-/** The class of buffers whose memory a channel's share now, with what was measured of it; or undefined. */
+/** Whether a process has ended: then what it held at most is told, for by then it has given its buffers back. */
+export const isOver = (report) => report.state === "finished";
+
+/** Whether buffers of a device share memory, or did while the process ran. */
+export const hasShared = (report, device) => device.active === true || (isOver(report) && device.one_to_one_peak_bytes > device.physical_peak_bytes);
+
+/** The class of buffers whose memory a channel's share now, or did in a process that has ended, with what was measured of it; or undefined. */
 function ownerOf(report, channel) {
   if (report.enforcement?.mode !== "enforce") return undefined;
-  return list(report.enforcement.devices).filter((device) => device.active && device.device === channel.device)
+  return list(report.enforcement.devices).filter((device) => hasShared(report, device) && device.device === channel.device)
     .flatMap((device) => list(device.classes)).find((owner) => owner.receive_bytes === channel.buffer_bytes &&
       typeof owner.physical_bytes === "number" && (owner.direction === "unknown" || owner.direction === channel.direction) &&
       (owner.stage === null || owner.stage === channel.stage_ordinal) && (owner.peer === null || owner.peer === channel.peer));
 }
 
-/** A row for each channel: what it holds without pooling (stock), needs, and holds now. */
+/** A row for each channel: what it holds without pooling (stock), needs, and holds now, or held at most. */
 export function rowsOf(job) {
   return list(job.processes).flatMap((report) => list(report.channels).map((channel) => {
     const owner = ownerOf(report, channel);
-    return owner ? { report, channel, owner, stock: owner.one_to_one_bytes, held: owner.physical_bytes,
+    const over = isOver(report);
+    return owner ? { report, channel, owner,
+      stock: over ? owner.requested_peak_bytes ?? owner.one_to_one_peak_bytes : owner.requested_bytes ?? owner.one_to_one_bytes,
+      held: over ? owner.physical_peak_bytes : owner.physical_bytes,
       needed: (owner.depth ?? owner.slots ?? 0) * (owner.mapped_bytes ?? owner.receive_bytes) }
       : { report, channel, stock: channel.held_bytes, needed: channel.needed_bytes, held: channel.held_bytes };
   }));
 }
+
+/** What the held bytes of rows are. */
+export const heldName = (rows) => (rows.length && rows.every(({ report }) => isOver(report)) ? "held at most" : "held now");
 
 /** Sums of rows; what several channels share counts once. */
 export function sumOf(rows) {
@@ -83,7 +95,7 @@ function barsOf(bin) {
 
 function column(bar, x, width, scale, what) {
   const bottom = HEIGHT + 10, wide = Math.max(Math.min((width - 8) / 3, 26), 3), left = x + (width - 3 * wide) / 2;
-  const text = `${what}, ${bar.direction}: stock ${bytes(bar.stock)}, needed ${bytes(bar.needed)}, held now ${bytes(bar.held)}` +
+  const text = `${what}, ${bar.direction}: stock ${bytes(bar.stock)}, needed ${bytes(bar.needed)}, ${heldName([bar])} ${bytes(bar.held)}` +
     (bar.processes > 1 ? ` (largest of ${count(bar.processes)} processes: ${nameOf(bar.report)})` : ` (${nameOf(bar.report)})`);
   const rect = (i, value, kind) => draw("rect", { x: left + i * wide, y: bottom - scale(value), width: wide - 1,
     height: Math.max(scale(value), 1), class: kind });
@@ -100,11 +112,11 @@ function axis(most, width) {
   });
 }
 
-function legend() {
+function legend(held) {
   const entry = (kind, text) => make("li", {}, draw("svg", { viewBox: "0 0 8 8", "aria-hidden": "true" },
     draw("rect", { width: 8, height: 8, class: kind })), text);
   return make("ul", { class: "legend" }, entry("stock", "stock: one buffer for each microbatch"),
-    entry("needed", "needed: most in flight at once"), entry("held", "held now"));
+    entry("needed", "needed: most in flight at once"), entry("held", held));
 }
 
 /** The chart of a job, at most `room` pixels wide unless it has to scroll. */
@@ -126,6 +138,6 @@ export function columnsView(rows, room) {
   });
   parts.push(draw("text", { x: LEFT - 8, y: HEIGHT + 40, "text-anchor": "end", class: "soft" }, `${name}${bins[0]?.last ? "s" : ""}`));
   const caption = `Bytes of receive buffers by ${name} and direction`;
-  return make("div", {}, legend(), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+  return make("div", {}, legend(heldName(rows)), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     draw("svg", { width, height: HEIGHT + 48, role: "group", "aria-label": caption }, ...parts)));
 }

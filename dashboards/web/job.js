@@ -1,6 +1,6 @@
 // One job: its figures, what follows from them, the channels as a table, and its unsafe reuse.
 import { add, bytes, cell, count, list, make, nameOf, plural, seconds, table, whereOf } from "./elements.js";
-import { columnsView, rowsOf, sumOf } from "./columns.js";
+import { columnsView, hasShared, heldName, isOver, rowsOf, sumOf } from "./columns.js";
 
 export const STALE_SECONDS = 60;
 const TABLE_ROWS = 512, CONFLICT_ROWS = 50;
@@ -20,11 +20,11 @@ export function numbersOf(job) {
         numbers.wouldPrevent = add([numbers.wouldPrevent, ...Object.values(device.prevented ?? {})]);
         continue;
       }
-      numbers.saved = add([numbers.saved, device.saved_bytes]);
+      numbers.saved = add([numbers.saved, ...(isOver(report) ? list(device.classes).map((owner) => owner.saved_peak_bytes) : [device.saved_bytes])]);
       numbers.violated = add([numbers.violated, ...Object.values(device.violated ?? {})]);
       numbers.prevented = add([numbers.prevented, ...Object.values(device.prevented ?? {})]);
     }
-    if (enforces(report) && devicesOf(report).some((device) => device.active)) numbers.sharing++;
+    if (enforces(report) && devicesOf(report).some((device) => hasShared(report, device))) numbers.sharing++;
   }
   return numbers;
 }
@@ -60,8 +60,9 @@ function figuresOf(job, numbers) {
   const processes = list(job.processes).length, share = numbers.stock ? ` (${Math.round((100 * numbers.needed) / numbers.stock)}%)` : "";
   const figures = [figure("receive buffers (stock)", bytes(numbers.stock)), figure("needed at once", bytes(numbers.needed) + share)];
   if (numbers.asked) {
-    figures.push(figure("saved now, measured", bytes(numbers.saved), numbers.saved > 0 ? "good" : ""),
-      figure("pooling is on in", `${count(numbers.sharing)} of ${count(processes)}`, numbers.sharing ? "good" : "mark"),
+    const over = list(job.processes).every(isOver);
+    figures.push(figure(over ? "saved, measured" : "saved now, measured", bytes(numbers.saved), numbers.saved > 0 ? "good" : ""),
+      figure(over ? "pooling was on in" : "pooling is on in", `${count(numbers.sharing)} of ${count(processes)}`, numbers.sharing ? "good" : "mark"),
       figure("violations", numbers.violated ? count(numbers.violated) : "none", numbers.violated ? "bad" : "good"),
       figure("prevented", numbers.prevented ? count(numbers.prevented) : "none"));
   } else {
@@ -74,7 +75,7 @@ function figuresOf(job, numbers) {
 function notesOf(job) {
   const notes = list(job.notes).map((note) => make("li", {}, note.processes > 1 ? `${note.text} (${count(note.processes)} processes)` : note.text));
   const reasons = list(job.processes).flatMap((report) => [report.enforcement?.refused, ...devicesOf(report).flatMap((device) => [device.refused,
-    enforces(report) && !device.active ? device.idle : null])]);
+    enforces(report) && !device.active && device.idle?.reason !== "freed" ? device.idle : null])]);
   const seen = new Map();
   for (const reason of reasons) if (reason?.text) seen.set(`${reason.text} (${reason.reason})`, (seen.get(`${reason.text} (${reason.reason})`) ?? 0) + 1);
   for (const [text, times] of seen) notes.unshift(make("li", {}, `Not shared: ${text}${times > 1 ? `, ${count(times)} times` : ""}`));
@@ -83,8 +84,8 @@ function notesOf(job) {
 
 // ---- the table of channels
 
-const HEADS = [["process", "text"], ["direction", "text"], ["stage"], ["peer"], ["N"], ["D"], ["K"], ["buffer"], ["stock"], ["needed"],
-  ["would save"], ["held now"], ["decision", "text"]];
+const headsOf = (rows) => [["process", "text"], ["direction", "text"], ["stage"], ["peer"], ["N"], ["D"], ["K"], ["buffer"], ["stock"], ["needed"],
+  ["would save"], [heldName(rows)], ["decision", "text"]];
 
 function channelRow({ report, channel, stock, needed, held }) {
   return make("tr", {}, make("th", { scope: "row", class: "text" }, `${nameOf(report)} (${whereOf(report)})`), cell(channel.direction ?? "?", "text"),
@@ -98,7 +99,7 @@ function tableView(rows) {
   const meanings = new Map();
   for (const { channel } of rows) if (channel.decision?.reason) meanings.set(channel.decision.reason, channel.decision.text ?? "");
   return make("details", {}, make("summary", {}, "All numbers"),
-    table("Channels: N buffers in a step, D in flight at once, K slots that a pool has", HEADS, rows.slice(0, TABLE_ROWS).map(channelRow)),
+    table("Channels: N buffers in a step, D in flight at once, K slots that a pool has", headsOf(rows), rows.slice(0, TABLE_ROWS).map(channelRow)),
     rows.length > TABLE_ROWS ? make("p", {}, `The first ${count(TABLE_ROWS)} of ${count(rows.length)} channels; recvpool report shows all.`) : null,
     make("dl", { class: "meanings" }, ...[...meanings].flatMap(([word, text]) => [make("dt", {}, word), make("dd", {}, text)])));
 }

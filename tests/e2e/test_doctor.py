@@ -80,6 +80,9 @@ class DoctorTest(DoctorCase):
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assert_one_line(result.stderr)
 
+    def test_help_tells_its_status(self):
+        self.assertIn(f", {UNAVAILABLE} where one cannot", support.run([RECVPOOL, "doctor", "--help"]).stdout)
+
     def test_without_attach_it_says_so(self):
         if BUILT:
             self.skipTest("this recvpool has attach")

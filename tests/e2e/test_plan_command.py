@@ -114,6 +114,9 @@ class NumbersTest(PlanTestCase):
         slots = [self.document(*arguments, "--granularity", g)["totals"]["slots"] for g in ("stage", "direction", "rank")]
         self.assertGreater(slots[0], slots[1])
         self.assertGreaterEqual(slots[1], slots[2])
+        words = "Each row stands for its stage and direction alone"
+        self.assertIn(words, self.plan(*arguments, "--granularity", "rank").stdout)
+        self.assertNotIn(words, self.plan(*arguments).stdout)
 
     def test_table_and_timeline(self):
         result = self.plan(*ONE_F_ONE_B, "--buffer-bytes", "1MiB", "--stage", "2", "--slack", "0", "--show-timeline")
@@ -264,6 +267,7 @@ class RefusalTest(PlanTestCase):
         }.items():
             with self.subTest(words):
                 self.assert_refused(2, words, *arguments)
+        self.assertNotIn("put --", self.plan("--frobnicate").stderr)
 
     def test_schedules(self):
         for words, arguments in {

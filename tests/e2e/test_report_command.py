@@ -152,6 +152,7 @@ class ReportCommandTest(support.TestCase):
                       "device 1: nothing is shared: No step was like the one before. (no_pattern)",
                       "=> sharing saved 12.0 MiB of the 32.0 MiB that receive buffers would hold.\n"):
             self.assertIn(words, result.stdout)
+        self.assertTrue(result.stdout.startswith("if every receive buffer had memory of its own:\nrank "), result.stdout)
         self.assertNotIn("VIOLATION", result.stdout)
         self.assertEqual([line for line in result.stdout.splitlines() if line != line.rstrip()], [])
         document = json.loads(self.report("--json", self.reports_dir).stdout)
@@ -174,8 +175,8 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("device 1: left to the driver: the driver has no virtual memory management", result.stdout)
         self.assertNotIn("device 1: nothing is shared", result.stdout)
         self.assertIn("switched off by node_one-1001-900.disable after 2.1 us, nothing shared after 3.1 us", result.stdout)
-        self.assertIn("=> sharing saved 6.0 MiB of the 16.0 MiB that receive buffers would hold, with 1 VIOLATION.",
-                      result.stdout)
+        self.assertIn("=> sharing saved 6.0 MiB of the 16.0 MiB that receive buffers would hold, with 1 VIOLATION; "
+                      "sharing was switched off (switched_off) in 1 of 1 processes.\n   Do not trust", result.stdout)
 
         def many(report):
             report["enforcement"]["devices"][0]["conflicts"]["kept"] *= 8
@@ -202,6 +203,57 @@ class ReportCommandTest(support.TestCase):
         result = self.report(self.reports_dir)
         self.assertNotIn("device 0: nothing is shared", result.stdout)
         self.assertIn("device 0: shared from the first step on", result.stdout)
+
+    def enforced(self, rank, **device):
+        """A report that enforces on one device."""
+        self.sample("enforced", str(rank))
+
+        def change(report):
+            del report["enforcement"]["devices"][1:]
+            report["enforcement"]["devices"][0].update(device)
+        path = os.path.join(self.reports_dir, f"node_one-{1000 + rank}-900.json")
+        self.change(path, change)
+        return path
+
+    def test_switched_off_is_said(self):
+        off = {"file": "disable", "seen_monotonic_ns": 3000, "seen_seconds": 2e-6, "took_effect_monotonic_ns": 4000,
+               "took_effect_seconds": 3e-6}
+        self.enforced(0)
+        path = self.enforced(1)
+        self.change(path, lambda report: report["enforcement"].update(switched_off=off))
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("would hold; sharing was switched off (switched_off) in 1 of 2 processes.\n   Sharing was switched off "
+                      "(switched_off) in 1 of 2 processes, and stays off", text)
+        self.assertNotIn("Nothing to do", text)
+
+    def test_the_reason_is_of_a_process_that_never_shared(self):
+        freed = {"reason": "freed", "text": "The buffers that shared memory have been freed."}
+        self.enforced(0, active=False, buffers=0, idle=freed)
+        never = {"reason": "unbounded_depth", "text": "All are in use at once."}
+        path = self.enforced(1, active=False, idle=never, activation=None, one_to_one_peak_bytes=0, saved_peak_bytes=0)
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("Sharing was asked for in 2 processes and happens in 1; look at unbounded_depth: All are in use at once.",
+                      text)
+        self.change(path, lambda report: report["enforcement"]["devices"][0].update(idle=freed))
+        self.assertNotIn("look at freed", self.report(self.reports_dir).stdout)
+
+    def test_what_attach_saw_makes_no_plan(self):
+        self.sample("prealloc", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        self.change(path, lambda report: report.update(evidence=[{"name": "uprobes", "active": True, "reason": ""}]))
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("   Run some steps under recvpool run, or with recvpool run --mode enforce: what attach saw is not enough",
+                      text)
+        self.assertNotIn("report --plan", text)
+
+        def unseen(report):
+            for channel in report["channels"]:
+                channel["would_save_bytes"] = 0
+                channel["decision"].update(poolable=False, reason="no_access_evidence")
+        self.change(path, unseen)
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("observe with recvpool attach --launches, or run some steps under recvpool run.", text)
+        self.assertNotIn("Nothing to gain", text)
 
     def test_shadow_says_what_enforcing_would_have_prevented(self):
         self.sample("shadow", "0")

@@ -135,6 +135,37 @@ class PageInBrowserTest(ReportFilesCase):
         self.assertEqual(sum(url.startswith("file:") for url in page.requests), 1)
 
 
+    def test_a_job_that_ended_tells_what_it_saved(self):
+        freed = {"reason": "freed", "text": "The buffers that shared memory have been freed."}
+        self.sample("enforced", 0, 1)
+        for path in glob.glob(os.path.join(self.reports_dir, "*.json")):
+            with open(path) as file:
+                report = json.load(file)
+            report["state"] = "finished"
+            del report["enforcement"]["devices"][1:]
+            (device,) = report["enforcement"]["devices"]
+            for account in (device, *device["classes"]):
+                account.update(physical_bytes=0, one_to_one_bytes=0, saved_bytes=0)
+            for owner in device["classes"]:
+                owner.update(stage=None, peer=None)
+            device.update(active=False, buffers=0, idle=freed)
+            with open(path, "w") as file:
+                json.dump(report, file)
+        self.write("html", "page.html")
+        page = browser.Browser()
+        self.addCleanup(page.close)
+        page.window(1200, 900)
+        page.open("file://" + os.path.join(self.folder, "page.html"))
+        text = " ".join(page.evaluate("document.querySelector('#jobs').textContent").split())
+        self.assertIn("sharing saved 12.0 MiB of the 32.0 MiB", text)
+        self.assertIn("saved, measured12 MiB", text)
+        self.assertIn("receive buffers (stock)32 MiB", text)
+        self.assertIn("pooling was on in2 of 2", text)
+        self.assertIn("gradient: stock 8 MiB, needed 2 MiB, held at most 4 MiB", text)
+        for words in ("freed", "Not shared", "held now"):
+            self.assertNotIn(words, text)
+
+
 class TraceTest(ReportFilesCase):
     def trace(self, *arguments):
         text, said = self.write("trace", "trace.json", *arguments)

@@ -175,7 +175,7 @@ class RunCommandTest(support.TestCase):
                                  (["--slack", "-1"], ["--slack", "0 to 1024"]),
                                  (["--cupti", "maybe"], ["--cupti", "always, learn or off"]),
                                  (["--report-dir", ""], ["--report-dir"]),
-                                 (["--colour"], ["--colour", "--help"]),
+                                 (["--colour"], ["--colour", "--help", "(put -- before the command)"]),
                                  (["--slots", "0"], ["--slots", "1 to 65536"]),
                                  (["--plan-rank", "first"], ["--plan-rank", "whole number"]),
                                  (["--on-violation", "panic"], ["--on-violation", "report, fallback or abort"]),
