@@ -58,6 +58,15 @@ static uint64_t stock_of(const json_t *account) {
   return rp__count_of(account, key);
 }
 
+/* No more than what lies between the two peaks: what was saved for a moment only, while memory was still
+ * being made or before sharing was switched off, is nothing that a job can count on. */
+static uint64_t saved_of(const json_t *account) {
+  uint64_t saved = rp__count_of(account, "saved_peak_bytes"), stock = stock_of(account),
+           held = rp__count_of(account, "physical_peak_bytes");
+  uint64_t lasting = stock > held ? stock - held : 0;
+  return saved < lasting ? saved : lasting;
+}
+
 void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   const json_t *enforcement = enforcement_of(report), *totals = json_object_get(enforcement, "totals");
   const struct {
@@ -81,6 +90,7 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
     *sums[k].sum = rp__count_of(totals, sums[k].key);
   out->one_to_one_peak_bytes = stock_of(totals);
+  out->saved_peak_bytes = saved_of(totals);
 }
 
 /* ---- what is shared ---- */
@@ -110,7 +120,7 @@ static void print_class(FILE *out, const char *rank, const char *process, const 
           rp__format_bytes(rp__count_of(class, "receive_bytes"), size, sizeof size),
           rp__format_bytes(stock_of(class), stock, sizeof stock),
           rp__format_bytes(held, physical, sizeof physical),
-          rp__format_bytes(rp__count_of(class, "saved_peak_bytes"), saved, sizeof saved),
+          rp__format_bytes(saved_of(class), saved, sizeof saved),
           format_ratio(held, rp__count_of(class, "minimum_bytes"), ratio, sizeof ratio));
 }
 

@@ -1,5 +1,6 @@
 """`recvpool report`: what it reads, what it skips, what it says."""
 
+import glob
 import json
 import os
 
@@ -131,6 +132,21 @@ class ReportCommandTest(support.TestCase):
         result = self.report("--json", self.reports_dir)
         self.assert_success(result)
         self.assertEqual(len(json.loads(result.stdout)["skipped"]), 7)
+
+    def test_what_was_saved_for_a_moment_only(self):
+        """Rounding to the granularity, or sharing that was switched off, leaves less than the most there ever was."""
+        self.sample("enforced", "0")
+        [path] = glob.glob(self.reports_dir + "/*.json")
+        mib = 1 << 20
+
+        def change(report):
+            for account in (report["enforcement"]["totals"], report["enforcement"]["devices"][0]["classes"][0]):
+                account.update(requested_peak_bytes=4 * mib, physical_peak_bytes=6 * mib, saved_peak_bytes=mib)
+        self.change(path, change)
+        result = self.report(path)
+        self.assertIn(["4.0", "MiB", "6.0", "MiB", "0", "B", "1.50"], [line.split()[-7:] for line in result.stdout.splitlines()])
+        self.assertIn(["total", "4.0", "MiB", "6.0", "MiB", "0", "B"], [line.split()[:7] for line in result.stdout.splitlines()])
+        self.assertNotIn("sharing saved", result.stdout)
 
     def test_what_is_shared(self):
         self.sample("enforced", "0", "1")
