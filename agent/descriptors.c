@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,21 +119,6 @@ static void *serve(void *unused) {
   }
 }
 
-static bool start_thread(void) {
-  pthread_t thread;
-  pthread_attr_t attributes;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, STACK_BYTES);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&thread, &attributes, serve, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&attributes);
-  return error == 0;
-}
-
 /* Under the lock. */
 static bool begin(void) {
   struct sockaddr_un name;
@@ -145,7 +129,7 @@ static bool begin(void) {
   listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (listening < 0) return false;
   if (bind(listening, (const struct sockaddr *)&name, size) != 0 || listen(listening, WAITING_MOST) != 0 ||
-      !start_thread()) {
+      rp_thread_start(serve, STACK_BYTES, NULL) != 0) {
     close(listening);
     listening = -1;
     return false;

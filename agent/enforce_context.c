@@ -3,7 +3,6 @@
 #include "agent/enforce_internal.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <time.h>
 
 #include "agent/state.h"
@@ -42,21 +41,6 @@ static void *wait_there(void *unused) {
   return unused;
 }
 
-static int start_thread(void) {
-  pthread_t thread;
-  pthread_attr_t attributes;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, STACK_BYTES);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&thread, &attributes, wait_there, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&attributes);
-  return error;
-}
-
 /* Under the lock: starts the thread, once there is none. */
 static rp_status begin(uint64_t of, const struct timespec *until) {
   int error = 0;
@@ -65,7 +49,7 @@ static rp_status begin(uint64_t of, const struct timespec *until) {
   if (taken) return RP_ERROR_BUSY;
   finished = left_behind = false;
   context = of;
-  if (start_thread() != 0) return RP_ERROR_UNAVAILABLE;
+  if (rp_thread_start(wait_there, STACK_BYTES, NULL) != 0) return RP_ERROR_UNAVAILABLE;
   taken = true;
   return RP_OK;
 }

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <dirent.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,28 +262,12 @@ static void *run(void *unused) {
   return unused;
 }
 
-static int create_thread(void) {
-  pthread_t thread;
-  pthread_attr_t attributes;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, STACK_BYTES);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&thread, &attributes, run, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&attributes);
-  if (error == 0) (void)pthread_setname_np(thread, "recvpool");
-  return error;
-}
-
 rp_status rp_reporter_start(const struct rp_config *with) {
   config = *with;
   rp_identity_read(&process);
   rp_report_file_name(&process, file_name, sizeof file_name);
   rp_request_thread_begins();
-  int error = create_thread();
+  int error = rp_thread_start(run, STACK_BYTES, "recvpool");
   if (error == 0) return RP_OK;
   rp_request_thread_ended();
   rp_warn("the report thread could not be started: %s", strerror(error));

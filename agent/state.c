@@ -4,6 +4,7 @@
 #include "agent/state.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -119,4 +120,20 @@ void rp_cost_end(uint64_t started_ns) {
   struct rp_thread_counts *mine = rp_thread_counts();
   rp_count(&mine->timed, 1);
   rp_count(&mine->timed_ns, rp_now_ns() - started_ns);
+}
+
+int rp_thread_start(void *(*run)(void *), size_t stack_bytes, const char *name) {
+  pthread_t thread;
+  pthread_attr_t attributes;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, stack_bytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(&thread, &attributes, run, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attributes);
+  if (error == 0 && name) (void)pthread_setname_np(thread, name);
+  return error;
 }

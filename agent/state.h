@@ -122,6 +122,10 @@ static inline void rp_unlock(pthread_mutex_t *lock) {
   rp_thread.locked = 0;
 }
 
+/** Starts a detached thread of the library with `run(NULL)`, in which no signal of the program is handled.
+ * `name` may be NULL: it keeps the program's. 0, or what pthread_create says. */
+int rp_thread_start(void *(*run)(void *), size_t stack_bytes, const char *name);
+
 /** Counts one callback or interposed call; its start time if it is one of those that are timed, else 0. */
 uint64_t rp_cost_begin(void);
 /** Ends the timed part begun with rp_cost_begin. */

@@ -90,6 +90,20 @@ class TestCase(unittest.TestCase):
             reports.append(report)
         return reports
 
+    def sample(self, style, *ranks, folder=None):
+        """Reports of made-up processes in the folder of reports, or another."""
+        for rank in ranks:
+            self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), folder or self.reports_dir, str(rank), style]))
+
+    def change_reports(self, change):
+        """Calls `change` for each report in the folder, and writes it back."""
+        for path in sorted(glob.glob(os.path.join(self.reports_dir, "*.json"))):
+            with open(path) as file:
+                report = json.load(file)
+            change(report)
+            with open(path, "w") as file:
+                json.dump(report, file)
+
     def assert_success(self, result):
         self.assertEqual(result.returncode, 0, f"{result.args}\nstdout:\n{result.stdout}\nstderr:\n{result.stderr}")
 

@@ -12,7 +12,7 @@ import unittest
 
 import browser
 import support
-from support import BUILD, PROGRAMS, RECVPOOL, TRAINER, clean_environment, run, simulated
+from support import BUILD, RECVPOOL, TRAINER, clean_environment, run, simulated
 
 PICTURES = os.path.join(BUILD, "page-pictures")
 with open(os.path.join(os.path.dirname(__file__), "page_audit.js")) as script:
@@ -33,18 +33,6 @@ class PageTest(support.TestCase):
         os.makedirs(self.reports_dir)
 
     # ---- what there is to see
-
-    def sample(self, style, *ranks):
-        for rank in ranks:
-            self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), self.reports_dir, str(rank), style]))
-
-    def change_reports(self, change):
-        for path in glob.glob(os.path.join(self.reports_dir, "*.json")):
-            with open(path) as file:
-                report = json.load(file)
-            change(report)
-            with open(path, "w") as file:
-                json.dump(report, file)
 
     def train(self, *options, run_options=(), steps="100000"):
         """Starts a job that goes on until the test ends, or for so many steps."""

@@ -5,14 +5,10 @@ import json
 import os
 
 import support
-from support import PROGRAMS, RECVPOOL, run
+from support import RECVPOOL, run
 
 
 class ReportCommandTest(support.TestCase):
-    def sample(self, style, *ranks, folder=None):
-        for rank in ranks:
-            self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), folder or self.reports_dir, rank, style]))
-
     def report(self, *arguments):
         return run([RECVPOOL, "report", *arguments])
 

@@ -12,25 +12,13 @@ import unittest
 import browser
 import support
 import trace_check
-from support import PROGRAMS, RECVPOOL, TRAINER, run, simulated
+from support import RECVPOOL, TRAINER, run, simulated
 
 
 class ReportFilesCase(support.TestCase):
     def setUp(self):
         super().setUp()
         os.makedirs(self.reports_dir)
-
-    def sample(self, style, *ranks):
-        for rank in ranks:
-            self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), self.reports_dir, str(rank), style]))
-
-    def change_reports(self, change):
-        for path in sorted(glob.glob(os.path.join(self.reports_dir, "*.json"))):
-            with open(path) as file:
-                report = json.load(file)
-            change(report)
-            with open(path, "w") as file:
-                json.dump(report, file)
 
     def train(self, *options, run_options=(), steps="6"):
         self.assert_success(run([RECVPOOL, "run", "--report-dir", self.reports_dir, *run_options, "--", TRAINER, "--stages", "2",

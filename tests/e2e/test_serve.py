@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import support
-from support import PROGRAMS, RECVPOOL, clean_environment, run
+from support import RECVPOOL, clean_environment, run
 
 # A look at the folder takes place every second.
 LOOK_SECONDS = 3
@@ -21,10 +21,6 @@ class ServeTest(support.TestCase):
     def setUp(self):
         super().setUp()
         os.makedirs(self.reports_dir)
-
-    def sample(self, style, *ranks):
-        for rank in ranks:
-            self.assert_success(run([os.path.join(PROGRAMS, "sample_report"), self.reports_dir, rank, style]))
 
     def start(self, *arguments):
         command = [RECVPOOL, "serve", "--listen", "127.0.0.1:0", "--report-dir", self.reports_dir, "--keep",
