@@ -344,6 +344,7 @@ static int run(struct rp_observer *observer, const struct rp_attach_arguments *a
   catch_signals();
   announce(observer);
   observe(observer, a);
+  rp_attach_check(observer, false);
   rp_observer_stop(observer);
   return report(observer, a, &trace);
 }

@@ -20,7 +20,7 @@ class AgentTest(test_attach.TrainerCase):
     def observed(self, *options):
         holder = self.hold_libraries()
         command = [RECVPOOL, "run", "--mode", "enforce", "--interval", "0.1", "--report-dir", self.reports_dir, *options,
-                   "--", TRAINER, "--stages", "2", "--microbatches", "8", "--steps", "250", "--message-bytes", "4MiB"]
+                   "--", TRAINER, "--stages", "2", "--microbatches", "8", "--steps", "60", "--message-bytes", "4MiB"]
         job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", *command], env=support.simulated(),
                                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         observer = self.observer("--pid", f"{job.pid},{holder.pid}")
@@ -65,7 +65,10 @@ class LyingAgentTest(AttachCase):
         start = time.monotonic_ns()
         self.assertEqual(program.do("exec"), "ready")  # observed from its beginning
         program.open(library)
-        time.sleep(0.5)  # for the observer to notice that it is mapped
+        links = observer.links()
+        program.open(shutil.copy(MOCK, os.path.join(self.folder, "other.so")))
+        observer.wait_for_probes(links)  # it has looked at what is mapped, so at the first one too
+        program.open(library)
         for _ in range(made):
             program.call(*RECV)
         start = start if predecessor else time.monotonic_ns()
@@ -78,7 +81,7 @@ class LyingAgentTest(AttachCase):
             json.dump(report, file)
         os.rename(os.path.join(self.reports_dir, "." + name), os.path.join(self.reports_dir, name))
         program.close()
-        out, errors = observer.process.communicate(timeout=60)
+        out, errors = observer.process.communicate(timeout=support.TIMEOUT_SECONDS)
         document = json.loads(out)
         self.check_document(document)
         self.assertEqual(observer.process.returncode, int(document["observer"]["cross_checks"]["differences"] > 0))

@@ -36,12 +36,12 @@ class ServeTest(support.TestCase):
 
     def stop(self, process):
         process.terminate()
-        self.assertEqual(process.wait(20), 0)
+        self.assertEqual(process.wait(support.TIMEOUT_SECONDS), 0)
         process.stdout.close()
         process.stderr.close()
 
     def get(self, path, method="GET", headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=support.TIMEOUT_SECONDS)
         try:
             connection.putrequest(method, path, skip_host=False)
             for name, value in (headers or {}).items():
@@ -54,7 +54,7 @@ class ServeTest(support.TestCase):
 
     def until(self, condition):
         """Asks until the server has looked again."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + support.TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             found = condition()
             if found:
@@ -463,4 +463,4 @@ class ServeTest(support.TestCase):
     def test_ends_on_interrupt(self):
         self.start()
         self.process.send_signal(signal.SIGINT)
-        self.assertEqual(self.process.wait(20), 0)
+        self.assertEqual(self.process.wait(support.TIMEOUT_SECONDS), 0)
