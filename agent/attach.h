@@ -38,7 +38,7 @@ struct rp_attach_process {
   char agent_dir[4096]; /**< where an agent in it writes its report */
   uint64_t compared, differences,
       compared_ns; /**< cross-checks made, those that failed, report of the last */
-  bool checked_after_end;
+  bool checked_after_end, transfers_compared;
   char difference[256]; /**< the last of them in words */
 };
 

@@ -128,6 +128,7 @@ static void compare_transfers(const struct rp_target *target, const json_t *repo
   const json_t *kinds = json_object_get(json_object_get(report, "events"), "by_kind");
   uint64_t receives = count_of(kinds, "recv"), sends = count_of(kinds, "send");
   process->compared++;
+  process->transfers_compared = true;
   if (receives != target->receives || sends != target->sends)
     differ(process,
            "the agent says that it saw %" PRIu64 " receives and %" PRIu64 " sends; the probes saw %" PRIu64
@@ -148,12 +149,16 @@ static void compare(const struct rp_observer *observer, const struct rp_target *
   const char *state = json_string_value(json_object_get(report, "state"));
   bool finished = state && strcmp(state, "finished") == 0;
   if (written_ns < target->started_ns + REPORT_AGE_NS && !finished) return;
-  if (written_ns == process->compared_ns || (!last && now_ns() < written_ns + RECORD_AGE_NS)) return;
+  /* The last report may be there long before its process is gone: then only its transfers are left to
+   * compare. */
+  bool whole = finished && target->ended_ns, again = written_ns == process->compared_ns;
+  if (again && (!whole || process->transfers_compared)) return;
+  if (!last && now_ns() < written_ns + RECORD_AGE_NS) return;
   if (rp_observer_lost(observer, target) || target->out_of_memory)
     return; /* the probes' own count is short */
   process->compared_ns = written_ns;
-  compare_memory(target, report, written_ns);
-  if (finished && target->ended_ns) compare_transfers(target, report);
+  if (!again) compare_memory(target, report, written_ns);
+  if (whole) compare_transfers(target, report);
 }
 
 void rp_attach_check(const struct rp_observer *observer, bool last) {
