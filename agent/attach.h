@@ -40,7 +40,7 @@ struct rp_attach_process {
       compared_ns;  /**< cross-checks made, those that failed, report of the last */
   json_t *claim;    /**< the agent's report, while it is being checked; or NULL */
   uint64_t read_ns; /**< when that was read */
-  bool checked_after_end;
+  bool checked_after_end, transfers_compared;
   char difference[256]; /**< the last of them in words */
 };
 

@@ -127,6 +127,7 @@ static void compare_transfers(const struct rp_target *target, const json_t *repo
   const json_t *kinds = json_object_get(json_object_get(report, "events"), "by_kind");
   uint64_t receives = rp__count_of(kinds, "recv"), sends = rp__count_of(kinds, "send");
   process->compared++;
+  process->transfers_compared = true;
   if (receives != target->receives || sends != target->sends)
     differ(process,
            "the agent says that it saw %" PRIu64 " receives and %" PRIu64 " sends; the probes saw %" PRIu64
@@ -154,12 +155,16 @@ static void compare(const struct rp_observer *observer, const struct rp_target *
   const char *state = json_string_value(json_object_get(report, "state"));
   bool finished = state && strcmp(state, "finished") == 0;
   if (written_ns < target->started_ns + BEGINNING_NS && !finished) return;
-  if (written_ns == process->compared_ns || !all_is_told(target, written_ns, stopped)) return;
+  /* The last report may be there long before its process is gone: then only its transfers are left to
+   * compare. */
+  bool whole = finished && target->ended_ns, again = written_ns == process->compared_ns;
+  if (again && (!whole || process->transfers_compared)) return;
+  if (!all_is_told(target, written_ns, stopped)) return;
   if (rp_observer_lost(observer, target) || target->out_of_memory)
     return; /* the probes' own count is short */
   process->compared_ns = written_ns;
-  compare_memory(target, report, written_ns);
-  if (finished && target->ended_ns) compare_transfers(target, report);
+  if (!again) compare_memory(target, report, written_ns);
+  if (whole) compare_transfers(target, report);
 }
 
 static void read_claims(const struct rp_observer *observer) {
