@@ -226,6 +226,8 @@ static json_t *classes_of(const json_t *device) {
     json_t *row = taken(class, MEMBERS(class_members));
     (void)json_object_set_new(row, "bindings",
                               taken_all(json_object_get(class, "bindings"), MEMBERS(binding_members)));
+    (void)json_object_set_new(row, "last_bindings",
+                              taken_all(json_object_get(class, "last_bindings"), MEMBERS(binding_members)));
     (void)json_array_append_new(out, row);
   }
   return out;

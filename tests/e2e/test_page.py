@@ -120,9 +120,23 @@ class PageTest(support.TestCase):
         self.page.until("document.querySelector('#timeline').innerText.includes('slots that share memory')")
         self.assertIn("4 of 4", self.text("#jobs"))
         self.check("enforced")
-        # every bar is in the slot that the report names
+        self.assert_bars_in_slots("bindings")
+
+    def test_enforced_and_finished(self):
+        """The buffers are freed, and the picture is still of the slots that they had."""
+        self.train("--microbatches", "16", run_options=("--mode", "enforce"), steps="8")
+        self.open()
+        self.page.until("document.querySelector('#timeline').innerText.includes('slots that share memory')")
+        self.assert_bars_in_slots("last_bindings")
+        self.assertNotIn("place", self.text("#timeline"))
+
+    def assert_bars_in_slots(self, where):
+        """Every bar is in the slot that the report names."""
+        self.page.evaluate("(() => { const s = document.querySelector('#process'); s.selectedIndex = 1;"
+                           " s.dispatchEvent(new Event('change', { bubbles: true })); })()")
+        self.page.until("document.querySelector('#timeline').innerText.includes('from rank 0')")
         (report,) = [r for r in self.read_reports() if r["process"]["rank"] == 1]
-        slots = {b["address"]: b["slot"] for c in report["enforcement"]["devices"][0]["classes"] for b in c["bindings"]}
+        slots = {b["address"]: b["slot"] for c in report["enforcement"]["devices"][0]["classes"] for b in c[where]}
         labels = self.page.evaluate("[...document.querySelectorAll('#timeline .life-frame')].map((e) => e.getAttribute('aria-label'))")
         for channel in report["channels"]:
             for life in channel["lifetimes"]:

@@ -223,26 +223,48 @@ class TraceTest(ReportFilesCase):
         self.train(run_options=("--mode", "enforce"))
         document, slices, said = self.trace()
         self.assert_lifetimes_are_those_of(slices, said)
-        tracks = {event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"}
-        slots = {(report["process"]["rank"], owner["class"], binding["slot"]) for report in self.reports(said)
-                 for device in report["enforcement"]["devices"] if device["active"] for owner in device["classes"]
-                 for binding in owner["bindings"]}
-        if slots:  # the job may have ended with its buffers given back
-            self.assertTrue(any(name.startswith("class ") for name in tracks), tracks)
+        # the job has ended and freed its buffers: of each it is still known which slot it had
+        on_slots = self.assert_on_slots(document, said)
+        self.assertEqual(len(on_slots), sum(len(c["lifetimes"]) for r in self.reports(said) for c in r["channels"]))
+        for report in self.reports(said):
+            (device,) = report["enforcement"]["devices"]
+            self.assertEqual((report["state"], device["active"], device["last_bindings_dropped"]), ("finished", False, 0))
+            for owner in device["classes"]:
+                self.assertEqual(owner["bindings"], [])
+                self.assertEqual({binding["slot"] for binding in owner["last_bindings"]}, set(range(owner["slots"])))
 
-    def test_slots_that_are_shared(self):
-        self.sample("enforced", 0)
-        document, slices, said = self.trace()
-        (report,) = self.reports(said)
-        bound = {(device["device"], binding["address"]): f"class {owner['class']}, slot {binding['slot']}"
-                 for device in report["enforcement"]["devices"] if device["active"] for owner in device["classes"]
-                 for binding in owner["bindings"]}
+    def assert_on_slots(self, document, said):
+        """Lifetimes whose slot is known are on its track, and nothing else is; returns their events."""
+        bound = {}
+        for report in self.reports(said):
+            for device in report["enforcement"]["devices"]:
+                for owner in device["classes"]:
+                    for binding in owner["last_bindings"] + owner["bindings"]:
+                        bound[report["process"]["rank"], device["device"], binding["address"]] = f"class {owner['class']}, slot {binding['slot']}"
         names = {event["tid"]: event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"}
         on_slots = [event for event in document["traceEvents"] if event.get("cat") == "slot" and names[event["tid"]].startswith("class")]
-        expected = [bound[channel["device"], life["address"]] for channel in report["channels"] for life in channel["lifetimes"]
-                    if (channel["device"], life["address"]) in bound]
+        expected = [bound[key] for report in self.reports(said) for channel in report["channels"] for life in channel["lifetimes"]
+                    if (key := (report["process"]["rank"], channel["device"], life["address"])) in bound]
         self.assertTrue(expected)
         self.assertEqual(sorted(names[event["tid"]] for event in on_slots), sorted(expected))
+        return on_slots
+
+    def test_slots_that_are_shared(self):
+        for style in ("enforced", "freed"):
+            self.sample(style, 0)
+            document, slices, said = self.trace()
+            self.assert_on_slots(document, said)
+
+    def test_a_slot_that_a_buffer_has_comes_before_one_it_had(self):
+        self.sample("enforced", 0)
+
+        def had(report):
+            owner = report["enforcement"]["devices"][0]["classes"][0]
+            owner["last_bindings"] = [{"address": binding["address"], "slot": 7} for binding in owner["bindings"]]
+        self.change_reports(had)
+        document, slices, said = self.trace()
+        self.assert_on_slots(document, said)
+        self.assertNotIn("slot 7", json.dumps(document))
 
     def test_violations_are_instants(self):
         self.sample("violated", 0)

@@ -95,7 +95,7 @@ class ServeTest(support.TestCase):
         self.assertEqual([j["conclusion"] for j in job["jobs"]], [j["conclusion"] for j in said["jobs"]])
 
     def test_every_style_of_report_is_shown(self):
-        styles = ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "violated", "shadow", "refused")
+        styles = ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "freed", "violated", "shadow", "refused")
         for rank, style in enumerate(styles):
             self.sample(style, str(rank))
         self.start()
