@@ -57,6 +57,7 @@ static char *printed(void (*print)(const json_t *report, FILE *out), const json_
 }
 
 static void take_identity(struct rp_read_digest *digest, const json_t *report) {
+  const char *run = rp__text_of(json_object_get(report, "configuration"), "run", "");
   const json_t *process = json_object_get(report, "process"), *rank = json_object_get(process, "rank");
   digest->host = strndup(rp__text_of(process, "host", ""), HOST_BYTES);
   digest->process = digest->host ? process_key(process, digest->host) : NULL;
@@ -67,6 +68,8 @@ static void take_identity(struct rp_read_digest *digest, const json_t *report) {
   digest->start_monotonic_ns = (int64_t)rp__count_of(process, "start_monotonic_ns");
   digest->first_post_ns = first_post(report);
   digest->communicators = communicators_of(report);
+  digest->finished = strcmp(rp__text_of(report, "state", ""), "finished") == 0;
+  if (strlen(run) < sizeof digest->run) snprintf(digest->run, sizeof digest->run, "%s", run);
 }
 
 struct rp_read_digest *rp__digest_create(const json_t *report, bool tables) {

@@ -43,6 +43,7 @@ struct rp_serve_process {
   size_t text_bytes;
   double written_unix_seconds;
   bool finished;
+  bool ended;                           /**< gone without a last report */
   uint64_t mtime_ns, inode, size_bytes; /**< of the file that was read */
   uint64_t looked;                      /**< number of the look that saw it last */
 };

@@ -168,6 +168,19 @@ class PageTest(support.TestCase):
         self.assertIn("<img src=x onerror=alert(1)>.json", self.text("#skipped"))
         self.check("stale")
 
+    def test_killed(self):
+        self.sample("prealloc", 0, 1)
+        gone = support.incarnation_of_ended()
+
+        def kill(report):
+            report.update(state="running", written_unix_seconds=time.time())
+            report["process"].update(gone, start_monotonic_ns=report["process"]["rank"] + 1)
+        self.change_reports(kill)
+        self.open()
+        self.page.until("document.querySelector('#jobs h3').innerText.includes('ended without a final report')")
+        self.assertIn("what it did after its last one is not known (2 processes)", self.text("#jobs"))
+        self.check("killed")
+
     def test_hostile_texts_stay_text(self):
         markup = '<img src="http://127.0.0.1:1/x" onerror="document.title=1"></script><script>document.title=2</script>\u202e'
         self.sample("violated", 0)

@@ -159,6 +159,38 @@ class ServeTest(support.TestCase):
         self.until(lambda: not self.processes()["processes"])
         self.assertEqual(self.get(f"/api/v1/processes/{first['id']}")[0], 404)
 
+    def test_what_is_gone_is_not_running(self):
+        """Where it can be told: a process of this machine, with its last report whole."""
+        self.sample("prealloc", "0", "1", "2", "3")
+        there = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+        gone, own = support.incarnation_of_ended(), support.incarnation(there.pid)
+
+        def change(report):
+            rank = report["process"]["rank"]
+            report.update(state="finished" if rank == 3 else "running", written_unix_seconds=time.time())
+            report["process"].update((gone, own, {}, gone)[rank], start_monotonic_ns=rank + 1)
+        self.change_reports(change)
+        self.start()
+
+        def states():
+            return {row["rank"]: row["state"] for row in self.processes()["processes"]}
+        self.until(lambda: states() == {0: "ended", 1: "running", 2: "running", 3: "finished"})
+        (job,) = self.overview()["jobs"]
+        self.assertEqual({report["process"]["rank"]: report["state"] for report in job["processes"]}, states())
+        self.assertIn({"text": "ended without a final report: what it did after its last one is not known", "processes": 1}, job["notes"])
+        infos = [labels for name, labels in self.metrics()[0] if name == "recvpool_process_info"]
+        self.assertEqual(sorted(re.search('rank="(.)".*state="([a-z]+)"', labels).groups() for labels in infos),
+                         [("0", "ended"), ("1", "running"), ("2", "running"), ("3", "finished")])
+        there.communicate()
+        self.until(lambda: states()[1] == "ended")
+        with open(os.path.join(self.reports_dir, [name for name in os.listdir(self.reports_dir) if "-1001-" in name][0]), "r+") as file:
+            report = json.load(file)
+            report["state"] = "finished"  # somebody was slow to write it
+            file.seek(0)
+            json.dump(report, file)
+            file.truncate()
+        self.until(lambda: states()[1] == "finished")
+
     def test_ended_processes_leave(self):
         self.sample("prealloc", "0")
         self.start("--keep", "0")
