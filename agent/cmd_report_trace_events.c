@@ -420,13 +420,15 @@ static void put_lives(struct rp__trace *trace, const json_t *report, const struc
   json_decref(bindings);
 }
 
-void rp__trace_make(struct rp__trace *trace, const json_t *report) {
+size_t rp__trace_make(struct rp__trace *trace, const json_t *report, size_t most) {
   size_t count = rp__trace_lifetimes(report), channels = json_array_size(json_object_get(report, "channels"));
+  size_t left_out = count > most ? count - most : 0;
   struct life *lives = collect(report, count);
   trace->failed |= !lives;
-  if (!trace->failed) put_lives(trace, report, lives, count, channels);
-  if (!trace->failed) count_lives(trace, lives, count, channels);
+  if (!trace->failed) put_lives(trace, report, lives + left_out, count - left_out, channels);
+  if (!trace->failed) count_lives(trace, lives + left_out, count - left_out, channels);
   if (!trace->failed) rp__trace_conflicts(trace, report);
   if (trace->count) qsort(trace->events, trace->count, sizeof *trace->events, by_time);
   free(lives);
+  return left_out;
 }
