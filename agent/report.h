@@ -12,13 +12,14 @@
 #include <sys/types.h>
 
 #include "agent/config.h"
+#include "agent/incarnation.h"
 #include "cupti/device_memory.h"
 #include "pool/guard.h"
 #include "pool/tracker.h"
 #include "recvpool/status.h"
 
 #define RP_REPORT_SCHEMA "recvpool.report"
-#define RP_REPORT_SCHEMA_VERSION "1.1"
+#define RP_REPORT_SCHEMA_VERSION "1.2"
 #define RP_EVIDENCE_SOURCES 5
 #define RP_ENFORCE_DEVICES 16
 
@@ -31,6 +32,7 @@ struct rp_process_info {
   char rank_source[32];             /**< "torchrun", "slurm", "mpi" or "" */
   double start_time_unix_seconds;   /**< wall clock at attach */
   uint64_t start_monotonic_ns;
+  struct rp_incarnation incarnation; /**< what tells whether it is still there */
 };
 
 struct rp_versions {

@@ -156,6 +156,7 @@ static void count_growth(struct rp_pool *pool, uint32_t id, uint32_t class_id) {
 static void take_slot(struct rp_pool *pool, uint32_t id) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   if (buffer->binding == RP_POOL_BOUND) rp__pool_slot_of(pool, buffer)->tenant = id;
+  rp__pool_last_forget(pool, buffer->address); /* of an earlier receive */
 }
 
 rp_status rp_pool_receive_commit(struct rp_pool *pool, const struct rp_pool_post *post,

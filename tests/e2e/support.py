@@ -68,6 +68,23 @@ def has_trainer():
     return os.path.exists(TRAINER) and os.path.exists(AGENT)
 
 
+def incarnation(pid):
+    """What a report says of process `pid`, so that others can tell whether it is still there."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot_id = file.read().strip()
+    with open(f"/proc/{pid}/stat") as file:
+        start_ticks = int(file.read().rsplit(")", 1)[1].split()[19])
+    return {"pid": pid, "boot_id": boot_id, "pid_namespace": os.stat(f"/proc/{pid}/ns/pid").st_ino, "start_ticks": start_ticks}
+
+
+def incarnation_of_ended():
+    """The same of a process that has ended."""
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    found = incarnation(process.pid)
+    process.communicate()
+    return found
+
+
 class TestCase(unittest.TestCase):
     """Gives each test a folder of its own and readable failures."""
 
