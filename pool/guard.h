@@ -221,7 +221,9 @@ void rp_guard_boundary_postpone(struct rp_guard *guard);
 struct rp_guard_access {
   uint64_t address, bytes; /**< bytes 0: one pointer into a buffer */
   enum rp_pool_access_mode mode;
-  uint32_t kind; /**< enum rp_event_kind */
+  uint32_t kind;  /**< enum rp_event_kind */
+  uint32_t place; /**< of a launch: where its parameters name the buffer, from 1; 0: not known, or twice */
+  bool asked;     /**< rp_guard_access_seen: prepare was asked about it, and has counted it */
   uint64_t function;
   struct rp_order_site site;
   uint64_t seq, time_ns;

@@ -62,16 +62,18 @@ struct rp__guard_buffer {
   bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
   uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
   uint64_t first;             /**< first access; 0 = none */
-  uint64_t post_before, last_before; /**< of the lifetime before */
-  uint64_t serial;                   /**< of the last change of the frontier */
-  struct rp_order_frontier frontier; /**< accesses of this lifetime, the receive among them */
-  struct rp_pool_site received;      /**< the last receive */
-  struct rp__access_set now;         /**< of this lifetime */
-  struct rp__access_set learned;     /**< needed for release */
-  uint32_t lifetimes;                /**< that `learned` comes from */
-  bool trained;                      /**< the step of this lifetime is over, and was one */
-  uint32_t class_index;              /**< plan: class of the last receive, or RP_POOL_NONE */
-  uint32_t item, needed;             /**< plan: item of the list or RP_POOL_NONE; least accesses or 0 */
+  uint64_t post_before, last_before;    /**< of the lifetime before */
+  uint64_t serial;                      /**< of the last change of the frontier */
+  struct rp_order_frontier frontier;    /**< accesses of this lifetime, the receive among them */
+  struct rp_pool_site received;         /**< the last receive */
+  struct rp__access_set now;            /**< of this lifetime */
+  struct rp__access_set learned;        /**< needed for release */
+  uint32_t lifetimes;                   /**< that `learned` comes from */
+  uint64_t first_key, first_key_before; /**< first use of the message; of the one before; 0 = not a launch */
+  uint64_t reader;                      /**< that of both lifetimes before: it reads; 0 = not known */
+  bool trained;                         /**< the step of this lifetime is over, and was one */
+  uint32_t class_index;                 /**< plan: class of the last receive, or RP_POOL_NONE */
+  uint32_t item, needed;                /**< plan: item of the list or RP_POOL_NONE; least accesses or 0 */
   struct rp__guard_place place;
 };
 
@@ -255,6 +257,8 @@ void rp__guard_null_backend(struct rp_guard *guard);
 /** What tells accesses apart; never 0. */
 uint64_t rp__guard_key(const struct rp_guard_access *access);
 bool rp__guard_is_learned(const struct rp__guard_buffer *buffer, uint64_t key);
+/** Whether earlier lifetimes show that a launch like this one reads the message in the buffer. */
+bool rp__guard_is_reader(const struct rp__guard_buffer *buffer, const struct rp_guard_access *access);
 /** The buffer's lifetime ends and teaches. */
 void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id);
 /** A launched access: order and evidence. */

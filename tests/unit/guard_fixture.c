@@ -161,7 +161,7 @@ rp_status guard_try_access(struct guard_fixture *f, size_t i, struct rp_guard_ac
 
 void guard_kernel(struct guard_fixture *f, size_t i, uint64_t function) {
   guard_order(f, COMM, COMPUTE);
-  assert_int_equal(guard_try_access(f, i, (struct rp_guard_access){.function = function}), RP_OK);
+  assert_int_equal(guard_try_access(f, i, (struct rp_guard_access){.function = function, .place = 1}), RP_OK);
 }
 
 void guard_read(struct guard_fixture *f, size_t i, uint64_t function) {
