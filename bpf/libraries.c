@@ -225,8 +225,10 @@ rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *p
                             void (*taken)(void *context, size_t index), void *context,
                             struct rp_scan_range *range) {
   struct rp_mappings mappings;
+  struct rp_process speaker = *process;
   size_t closed = 0;
-  rp_status status = rp_mappings_read(process->pid, &mappings);
+  speaker.pid = rp_process_speaker(process->pid);
+  rp_status status = rp_mappings_read(speaker.pid, &mappings);
   if (status != RP_OK) return status;
   for (size_t i = 0; i < mappings.count && status == RP_OK; i++) {
     struct rp_library *library = find(set, &mappings.files[i]);
@@ -235,10 +237,10 @@ rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *p
       status = RP_ERROR_NO_MEMORY;
       break;
     }
-    if (library->tries && is_another(library, &mappings.files[i], process->pid))
+    if (library->tries && is_another(library, &mappings.files[i], speaker.pid))
       begin_anew(library, mappings.files[i].path);
     if (library->tries == 0 || (library->state == RP_LIBRARY_REFUSED && library->tries < TRIES))
-      examine(set, library, &mappings.files[i], process);
+      examine(set, library, &mappings.files[i], &speaker);
     if (range) note_range(range, &mappings.files[i]);
     closed += library->state == RP_LIBRARY_REFUSED && library->sites.refused_count == 0;
     if (taken && library->state != RP_LIBRARY_PLAIN) taken(context, (size_t)(library - set->files));

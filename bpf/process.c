@@ -88,6 +88,29 @@ bool rp_process_is_alive(const struct rp_process *process) {
          now.start_ticks == process->start_ticks;
 }
 
+/* 'Z' or 'X' once a thread has ended; 0 where there is none of that id. */
+static char state_of(pid_t thread) {
+  char text[1024];
+  if (!read_text(thread, "stat", text, sizeof text)) return 0;
+  const char *rest = strrchr(text, ')');
+  return rest && rest[1] == ' ' ? rest[2] : 0;
+}
+
+pid_t rp_process_speaker(pid_t pid) {
+  char path[64];
+  pid_t found = pid;
+  if (state_of(pid) != 'Z') return pid;
+  snprintf(path, sizeof path, "/proc/%ld/task", (long)pid);
+  DIR *folder = opendir(path);
+  for (const struct dirent *entry; folder && found == pid && (entry = readdir(folder));) {
+    pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+    char state = thread > 0 ? state_of(thread) : 0;
+    if (state && state != 'Z' && state != 'X') found = thread;
+  }
+  if (folder) (void)closedir(folder);
+  return found;
+}
+
 static int by_pid(const void *left, const void *right) {
   const struct rp_process *a = left, *b = right;
   return (a->pid > b->pid) - (a->pid < b->pid);

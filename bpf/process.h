@@ -26,6 +26,9 @@ struct rp_process {
 /** Reads one. RP_ERROR_NOT_FOUND: there is none with that id; RP_ERROR_IO: no more files can be opened, with
  * errno set. */
 rp_status rp_process_read(pid_t pid, struct rp_process *out);
+/** Of whom to ask /proc what a process has mapped, its environment and its root: itself or, where its main
+ * thread has ended before the others, one of those. */
+pid_t rp_process_speaker(pid_t pid);
 /** Whether it is the process that was read, still running. */
 bool rp_process_is_alive(const struct rp_process *process);
 /** Lists all processes, sorted by id; RP_ERROR_IO (with errno set) or RP_ERROR_NO_MEMORY. Release with free.

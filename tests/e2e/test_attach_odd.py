@@ -114,6 +114,23 @@ class StartedOddlyTest(AttachCase):
                     self.assertIn("too many files are open", result.stderr)
 
 
+class MainThreadTest(AttachCase):
+    def test_it_ends_before_the_others(self):
+        """The process goes on without it: in /proc its maps are empty then, and those of the others are not."""
+        program = self.program(env=support.clean_environment(RANK="3", WORLD_SIZE="8"))
+        program.open(MOCK)
+        self.assertEqual(program.do("leave"), "ok")
+
+        def has_left():
+            with open(f"/proc/{program.pid}/stat") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+        wait_until(has_left, "the main thread to end")
+        observer = self.observer("--pid", str(program.pid))
+        program.call(*RECV)
+        report = self.only_report(observer.stop(), program.pid)
+        self.assertEqual((self.counts(report), report["process"]["rank"]), ({"recv": 1}, 3))
+
+
 class FilesThatChangeTest(AttachCase):
     def setUp(self):
         super().setUp()
