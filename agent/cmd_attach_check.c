@@ -171,8 +171,9 @@ static void read_claims(const struct rp_observer *observer) {
   const struct rp_target *target;
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
     struct rp_attach_process *process = target->user;
-    /* what came before somebody joined is not known to the probes */
-    if (!process || !target->agent.end || target->joined_late || process->checked_after_end) continue;
+    /* what came before somebody joined, or before the probes, is not known to them */
+    bool whole = !target->joined_late && !target->late_library;
+    if (!process || !target->agent.end || !whole || process->checked_after_end) continue;
     process->checked_after_end = target->ended_ns != 0;
     process->claim = read_report(target);
     process->read_ns = now_ns();

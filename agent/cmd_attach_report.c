@@ -98,6 +98,9 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
          "the process ran before it was observed: allocations made before are not known, and which "
          "peer sends activations is told by %s",
          process && process->info.rank >= 0 ? "the order of ranks" : "the longest pause between transfers");
+  if (target->late_library && !target->joined_late)
+    warn(warnings, "%s was loaded before its probes were in place: its first calls may be missing",
+         libraries->files[target->late_library - 1].path);
   if (process && process->differences) warn(warnings, "cross-check failed: %s", process->difference);
   if (target->process.inner_pid != target->process.pid)
     warn(warnings, "inside its container the process has id %ld", (long)target->process.inner_pid);

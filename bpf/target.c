@@ -46,10 +46,12 @@ void rp_target_destroy(struct rp_target *target) {
   free(target);
 }
 
-void rp_target_map_library(struct rp_target *target, size_t index) {
+bool rp_target_map_library(struct rp_target *target, size_t index) {
   for (size_t i = 0; i < target->library_count; i++)
-    if (target->library[i] == index) return;
-  if (target->library_count < RP_TARGET_LIBRARIES) target->library[target->library_count++] = (uint32_t)index;
+    if (target->library[i] == index) return false;
+  if (target->library_count == RP_TARGET_LIBRARIES) return false;
+  target->library[target->library_count++] = (uint32_t)index;
+  return true;
 }
 
 void rp_target_finish(struct rp_target *target, uint64_t now_ns) {

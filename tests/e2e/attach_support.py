@@ -14,6 +14,7 @@ from support import BUILD, PROGRAMS, RECVPOOL
 PROGRAM = os.path.join(PROGRAMS, "attach_program")
 STATIC_PROGRAM = os.path.join(PROGRAMS, "attach_program_static")
 MOCK = os.path.join(PROGRAMS, "libattach_mock.so")
+FORWARDING = os.path.join(PROGRAMS, "libattach_forward.so")  # hands on to MOCK
 MOCK_WITH_PAD = os.path.join(PROGRAMS, "libattach_mock_pad.so")
 BUILT = os.path.exists(os.path.join(BUILD, "bpf", "recvpool.skel.h"))
 

@@ -51,15 +51,17 @@ class AgentTest(test_attach.TrainerCase):
 class LyingAgentTest(AttachCase):
     """A library with the agent's name, and reports of its own making."""
 
-    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False):
+    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True):
         """The observer's process, document and words about a process that made `made` receives. With `predecessor` the
-        report is of the program that the process was before."""
+        report is of the program that the process was before; without `held` the process is the first that maps the
+        library."""
         library = os.path.join(self.folder, "librecvpool.so")
         shutil.copy(MOCK, library)
         os.makedirs(self.reports_dir, exist_ok=True)
         environment = support.clean_environment(RECVPOOL_REPORT_DIR=self.reports_dir)
         program, holder = self.program(env=environment), self.program()
-        holder.open(library)  # so that it is probed before the first call
+        if held:
+            holder.open(library)  # so that it is probed before the first call
         observer = self.observer("--pid", f"{program.pid},{holder.pid}")
         holder.close()
         start = time.monotonic_ns()
@@ -96,6 +98,11 @@ class LyingAgentTest(AttachCase):
     def test_the_program_before(self):
         checks, errors, _ = self.told(2, predecessor=True)
         self.assertEqual((checks, errors), ({"compared": 0, "differences": 0}, ""))
+
+    def test_probes_that_came_late_accuse_nobody(self):
+        checks, errors, warnings = self.told(4, held=False)
+        self.assertEqual((checks, errors), ({"compared": 0, "differences": 0}, ""))
+        self.assertIn("its first calls may be missing", " ".join(warnings))
 
     def check_lie(self, words, *arguments):
         checks, errors, warnings = self.told(*arguments)

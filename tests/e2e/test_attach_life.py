@@ -235,6 +235,7 @@ class NothingLeftTest(AttachCase):
         program.call(*RECV)
 
     def test_every_way_to_end(self):
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL))  # also under nohup
         program = self.program()
         program.open(MOCK)
         with open(MOCK, "rb") as file:
