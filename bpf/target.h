@@ -70,6 +70,8 @@ struct rp_target {
   bool launches;       /**< launches are observed */
   bool joined_late;    /**< set by the owner: the process ran before it was observed */
   uint64_t last_call_ns, longest_pause_ns; /**< between NCCL's calls: the longest lies between two steps */
+  uint64_t longest_since_ns;               /**< pause since observation began anew after that one */
+  unsigned stalls;                         /**< how often that one turned out to be a stall */
   bool out_of_memory;                      /**< something had to be left out */
   bool unreadable; /**< set by the owner: there is no right to look at what it has mapped */
   void *user;      /**< the owner's */

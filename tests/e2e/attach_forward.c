@@ -35,3 +35,5 @@ FORWARD(ncclRecv, pncclRecv)
 FORWARD(ncclSend, pncclSend)
 FORWARD(cudaMalloc, cudaMalloc)
 FORWARD(cudaFree, cudaFree)
+/* For a file with the agent's name: what it makes of its own accord. */
+FORWARD(agent_create, cuMemCreate)

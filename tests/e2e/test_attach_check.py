@@ -1,14 +1,16 @@
 """The cross-check: what the agent in a process says is held against what the probes saw."""
 
+import glob
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 
 import support
 import test_attach
-from attach_support import MOCK, AttachCase, reports_of
+from attach_support import FORWARDING, MOCK, AttachCase, reports_of, wait_until
 from support import RECVPOOL, TRAINER
 
 RECV = ("ncclRecv", 0x7F1000000000, 100, 7, 1, 0xC0FFEE, 0)
@@ -103,6 +105,33 @@ class LyingAgentTest(AttachCase):
         checks, errors, warnings = self.told(4, held=False)
         self.assertEqual((checks, errors), ({"compared": 0, "differences": 0}, ""))
         self.assertIn("its first calls may be missing", " ".join(warnings))
+
+    def test_the_agent_is_known_before_its_first_call_is_counted(self):
+        """It is loaded and makes memory at once, and all of that is read from the buffer in one go."""
+        for name, source in (("librecvpool.so", FORWARDING), ("libattach_mock.so", MOCK)):
+            shutil.copy(source, os.path.join(self.folder, name))
+        os.makedirs(self.reports_dir)
+        environment = support.clean_environment(RECVPOOL_REPORT_DIR=self.reports_dir)
+        program, holder = self.program(env=environment), self.program()
+        for name in ("librecvpool.so", "libattach_mock.so"):
+            holder.open(os.path.join(self.folder, name))
+        own = os.path.join(self.folder, "own")
+        observer = self.observer("--pid", f"{program.pid},{holder.pid}", "--report-dir", own, "--interval", "50ms")
+        holder.close()
+        self.assertEqual(program.do("exec"), "ready")
+        observer.process.send_signal(signal.SIGSTOP)
+        program.open(os.path.join(self.folder, "librecvpool.so"))
+        self.assertEqual(program.call("agent_create", "&", 4096)[0], 0)
+        program.call(*RECV)
+        observer.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: glob.glob(os.path.join(own, f"*-{program.pid}-*.json")), "the receive to be counted")
+        start = time.monotonic_ns()
+        report = {"state": "finished", "written_monotonic_ns": start, "events": {"by_kind": {"recv": 1, "send": 0}},
+                  "enforcement": {"mode": "enforce", "devices": [{"physical_bytes": 4096, "one_to_one_bytes": 0}]}}
+        with open(os.path.join(self.reports_dir, f"host-{program.pid}-{start}.json"), "w") as file:
+            json.dump(report, file)
+        program.close()
+        self.assertEqual(observer.finish()["observer"]["cross_checks"], {"compared": 2, "differences": 0})
 
     def check_lie(self, words, *arguments):
         checks, errors, warnings = self.told(*arguments)

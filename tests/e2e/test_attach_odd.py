@@ -114,6 +114,19 @@ class StartedOddlyTest(AttachCase):
                     self.assertIn("too many files are open", result.stderr)
 
 
+class GoneTooSoonTest(AttachCase):
+    def test_what_called_nccl_had_it(self):
+        """A child that is over before anybody can look at what it has mapped."""
+        program = self.program()
+        program.open(MOCK)
+        observer = self.observer("--pid", str(program.pid))
+        observer.process.send_signal(signal.SIGSTOP)
+        program.do("fork call " + TEXT)
+        observer.process.send_signal(signal.SIGCONT)
+        report, = reports_of(observer.stop()).values()
+        self.assertEqual((self.counts(report), report["warnings"]), ({"recv": 1}, []))
+
+
 class MainThreadTest(AttachCase):
     def test_it_ends_before_the_others(self):
         """The process goes on without it: in /proc its maps are empty then, and those of the others are not."""
