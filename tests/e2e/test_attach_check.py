@@ -65,10 +65,13 @@ class LyingAgentTest(AttachCase):
         if held:
             holder.open(library)  # so that it is probed before the first call
         observer = self.observer("--pid", f"{program.pid},{holder.pid}")
-        holder.close()
         start = time.monotonic_ns()
         self.assertEqual(program.do("exec"), "ready")  # observed from its beginning
         program.open(library)
+        links = observer.links()
+        holder.open(shutil.copy(MOCK, os.path.join(self.folder, "other.so")))
+        observer.wait_for_probes(links)  # it looks at everybody's mappings, the program's before
+        holder.close()
         for _ in range(made):
             program.call(*RECV)
         start = start if predecessor else time.monotonic_ns()
