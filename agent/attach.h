@@ -39,6 +39,7 @@ struct rp_attach_process {
   uint64_t compared, differences,
       compared_ns; /**< cross-checks made, those that failed, report of the last */
   bool checked_after_end;
+  bool doubtful;        /**< the last comparison of memory failed */
   char difference[256]; /**< the last of them in words */
 };
 
@@ -48,8 +49,8 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target);
 /** Frees it; NULL is allowed. */
 void rp_attach_forget(struct rp_attach_process *process);
 /** Reads the reports of agents in the observed processes and holds them against the probes' own count.
- * `last`: all records have been taken. */
-void rp_attach_check(const struct rp_observer *observer, bool last);
+ */
+void rp_attach_check(const struct rp_observer *observer);
 /** Fills in paths and, where file names tell them, versions of what the target has mapped. */
 void rp_attach_versions(const struct rp_libraries *libraries, const struct rp_target *target,
                         struct rp_versions *out);
