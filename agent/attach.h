@@ -41,6 +41,7 @@ struct rp_attach_process {
   json_t *claim;    /**< the agent's report, while it is being checked; or NULL */
   uint64_t read_ns; /**< when that was read */
   bool checked_after_end, transfers_compared;
+  bool doubtful;        /**< the last comparison of memory failed */
   char difference[256]; /**< the last of them in words */
 };
 

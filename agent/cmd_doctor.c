@@ -109,9 +109,16 @@ static void print(const struct rp_doctor *doctor) {
          works(doctor, true) ? "works here" : "cannot work here");
 }
 
+/* A path may be no text; the sentence around it is. */
 static json_t *text_json(const char *text) {
   json_t *json = json_string(text);
-  return json ? json : json_string("(not UTF-8)");
+  char *plain = json ? NULL : strdup(text);
+  if (!plain) return json;
+  for (char *c = plain; *c; c++)
+    if ((unsigned char)*c >= 0x80) *c = '?';
+  json = json_string(plain);
+  free(plain);
+  return json;
 }
 
 static int print_json(const struct rp_doctor *doctor) {

@@ -84,7 +84,7 @@ static rp_status open_all(struct rp_observer *observer, char *message, size_t me
   if (observer->options.pid_count) status = check_readable(observer, message, message_size);
   if (status != RP_OK) return status;
   probe_own_loader(observer);
-  observer->programs->bss->active = 1;
+  observer->programs->bss->active = RP_PROBE_NOW;
   return RP_OK;
 }
 
@@ -132,7 +132,7 @@ bool rp_observer_poll(struct rp_observer *observer, int timeout_ms) {
 void rp_observer_stop(struct rp_observer *observer) {
   if (observer->stopped) return;
   observer->stopped = true;
-  if (observer->ring) observer->programs->bss->active = 0;
+  if (observer->ring) observer->programs->bss->active = RP_PROBE_OVER;
   for (size_t i = 0; i < observer->libraries.count; i++)
     rp_links_detach(&observer->libraries.files[i].links);
   rp__observer_unfollow(observer);

@@ -23,6 +23,9 @@
 /** Communicators of one ncclCommInitAll. */
 #define RP_PROBE_COMMS 16
 
+/** Whether calls are seen. Processes are followed from before that on, until it is over. */
+enum rp_probe_active { RP_PROBE_NOT_YET = 0, RP_PROBE_NOW = 1, RP_PROBE_OVER = 2 };
+
 /** What a probed function does. */
 enum rp_probe_class {
   RP_PROBE_NONE = 0,

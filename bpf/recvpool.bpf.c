@@ -117,6 +117,7 @@ static __always_inline bool has_name(void) {
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(rp_fork, struct task_struct *parent, struct task_struct *child) {
   uint32_t from = (uint32_t)parent->tgid, tgid = (uint32_t)child->tgid;
+  if (active == RP_PROBE_OVER) return 0;
   if (child->pid != child->tgid || !bpf_map_lookup_elem(&processes, &from)) return 0;
   return take_in(tgid, RP_PROBE_WHAT_FORK, from);
 }
@@ -126,7 +127,7 @@ SEC("tp_btf/sched_process_exec")
 int BPF_PROG(rp_exec, struct task_struct *task) {
   uint32_t tgid = (uint32_t)task->tgid;
   struct rp_probe_process *known = bpf_map_lookup_elem(&processes, &tgid);
-  if (tgid == own_tgid) return 0;
+  if (tgid == own_tgid || active == RP_PROBE_OVER) return 0;
   if (mode == MODE_CGROUP && !in_cgroup()) return 0;
   if (mode == MODE_LISTED && !(follow_name ? has_name() : known != NULL_POINTER)) {
     if (!known) return 0;
@@ -138,7 +139,7 @@ int BPF_PROG(rp_exec, struct task_struct *task) {
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(rp_exit, struct task_struct *task) {
   uint32_t tgid = (uint32_t)task->tgid;
-  if (task->signal->live.counter > 0) return 0; /* other threads go on */
+  if (active == RP_PROBE_OVER || task->signal->live.counter > 0) return 0; /* other threads go on */
   return end_process(tgid);
 }
 

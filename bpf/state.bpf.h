@@ -57,7 +57,7 @@ const volatile bool follow_name = false;      /* a process is observed while its
 const volatile char name[16];
 
 /* Probes come and go one library after the other; what is seen begins and ends at one moment. */
-volatile uint32_t active = 0;
+volatile uint32_t active = RP_PROBE_NOT_YET;
 
 /* ---- state ---- */
 
@@ -290,7 +290,7 @@ static __noinline int take_in(uint32_t tgid, uint32_t what, uint32_t parent) {
 /* State of the current process if it is one of those observed. */
 static __always_inline struct rp_probe_process *current_process(void) {
   uint32_t tgid = (uint32_t)(bpf_get_current_pid_tgid() >> 32);
-  if (!active) return NULL_POINTER;
+  if (active != RP_PROBE_NOW) return NULL_POINTER;
   struct rp_probe_process *process = bpf_map_lookup_elem(&processes, &tgid);
   if (process && process->ended) process = NULL_POINTER; /* another one of that id */
   if (mode == MODE_LISTED) return process;

@@ -50,10 +50,20 @@ class AgentTest(test_attach.TrainerCase):
         self.assertEqual(checks["differences"], 0)
 
 
+class GraphTest(test_attach.TrainerCase):
+    def test_what_a_graph_receives_is_no_call(self):
+        """The agent counts it, and the probes cannot."""
+        inside, outside, document = self.both(["--schedule", "1f1b", "--stages", "2", "--microbatches", "4", "--capture-at",
+                                               "2", "--own-stream"], steps=6)
+        for pid, report in inside.items():
+            self.assertGreater(report["events"]["by_kind"]["recv"], outside[pid]["events"]["by_kind"]["recv"])
+        self.assertEqual(document["observer"]["cross_checks"]["differences"], 0)
+
+
 class LyingAgentTest(AttachCase):
     """A library with the agent's name, and reports of its own making."""
 
-    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True):
+    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True, state="finished"):
         """The observer's process, document and words about a process that made `made` receives. With `predecessor` the
         report is of the program that the process was before; without `held` the process is the first that maps the
         library."""
@@ -75,7 +85,7 @@ class LyingAgentTest(AttachCase):
         for _ in range(made):
             program.call(*RECV)
         start = start if predecessor else time.monotonic_ns()
-        report = {"state": "finished", "written_monotonic_ns": start,
+        report = {"state": state, "written_monotonic_ns": start,
                   "events": {"by_kind": {"recv": receives, "send": 0}},
                   "enforcement": {"mode": "enforce", "devices": [{"physical_bytes": physical_bytes,
                                                                   "one_to_one_bytes": one_to_one_bytes}]}}
@@ -105,32 +115,61 @@ class LyingAgentTest(AttachCase):
         self.assertEqual((checks, errors), ({"compared": 0, "differences": 0}, ""))
         self.assertIn("its first calls may be missing", " ".join(warnings))
 
-    def test_the_agent_is_known_before_its_first_call_is_counted(self):
-        """It is loaded and makes memory at once, and all of that is read from the buffer in one go."""
+    def agents(self, count, *arguments):
+        """Processes with a library that has the agent's name and makes memory, observed from their beginning."""
         for name, source in (("librecvpool.so", FORWARDING), ("libattach_mock.so", MOCK)):
             shutil.copy(source, os.path.join(self.folder, name))
         os.makedirs(self.reports_dir)
         environment = support.clean_environment(RECVPOOL_REPORT_DIR=self.reports_dir)
-        program, holder = self.program(env=environment), self.program()
-        for name in ("librecvpool.so", "libattach_mock.so"):
+        programs, holder = [self.program(env=environment) for _ in range(count)], self.program()
+        for name in ("librecvpool.so", "libattach_mock.so"):  # both are probed before they are called
             holder.open(os.path.join(self.folder, name))
-        own = os.path.join(self.folder, "own")
-        observer = self.observer("--pid", f"{program.pid},{holder.pid}", "--report-dir", own, "--interval", "50ms")
+        observer = self.observer("--pid", ",".join(str(program.pid) for program in [*programs, holder]), *arguments)
         holder.close()
-        self.assertEqual(program.do("exec"), "ready")
+        for program in programs:
+            self.assertEqual(program.do("exec"), "ready")
+        return programs, observer
+
+    def report_memory(self, program, physical_bytes, receives=0, padding=""):
+        start = time.monotonic_ns()
+        report = {"state": "finished", "written_monotonic_ns": start, "events": {"by_kind": {"recv": receives, "send": 0}},
+                  "enforcement": {"mode": "enforce", "devices": [{"physical_bytes": physical_bytes, "one_to_one_bytes": 0}]},
+                  "padding": padding}
+        name = f"host-{program.pid}-{start}.json"
+        with open(os.path.join(self.reports_dir, "." + name), "w") as file:
+            json.dump(report, file)
+        os.rename(os.path.join(self.reports_dir, "." + name), os.path.join(self.reports_dir, name))
+
+    def test_the_agent_is_known_before_its_first_call_is_counted(self):
+        """It is loaded and makes memory at once, and all of that is read from the buffer in one go."""
+        own = os.path.join(self.folder, "own")
+        (program,), observer = self.agents(1, "--report-dir", own, "--interval", "50ms")
         observer.process.send_signal(signal.SIGSTOP)
         program.open(os.path.join(self.folder, "librecvpool.so"))
         self.assertEqual(program.call("agent_create", "&", 4096)[0], 0)
         program.call(*RECV)
         observer.process.send_signal(signal.SIGCONT)
         wait_until(lambda: glob.glob(os.path.join(own, f"*-{program.pid}-*.json")), "the receive to be counted")
-        start = time.monotonic_ns()
-        report = {"state": "finished", "written_monotonic_ns": start, "events": {"by_kind": {"recv": 1, "send": 0}},
-                  "enforcement": {"mode": "enforce", "devices": [{"physical_bytes": 4096, "one_to_one_bytes": 0}]}}
-        with open(os.path.join(self.reports_dir, f"host-{program.pid}-{start}.json"), "w") as file:
-            json.dump(report, file)
+        self.report_memory(program, 4096, receives=1)
         program.close()
         self.assertEqual(observer.finish()["observer"]["cross_checks"], {"compared": 2, "differences": 0})
+
+    def test_what_was_not_read_yet_is_not_missed(self):
+        """Looking at one process can take so long that another one's calls and report come meanwhile."""
+        (slow, other), observer = self.agents(2)
+        for program in (slow, other):
+            program.open(os.path.join(self.folder, "librecvpool.so"))
+            self.assertEqual(program.call("agent_create", "&", 4096)[0], 0)
+        self.report_memory(slow, 4096, padding="x" * 40000000)
+        for made in range(2, 30):
+            self.assertEqual(other.call("agent_create", "&", 4096)[0], 0)
+            self.report_memory(other, 4096 * made)
+            time.sleep(0.1)  # so that some fall into that time
+        self.assertEqual(observer.stop()["observer"]["cross_checks"]["differences"], 0)
+
+    def test_one_report_in_the_middle_of_a_change_is_none(self):
+        checks, errors, _ = self.told(3, 4096, 8192, state="running")
+        self.assertEqual((checks, errors), ({"compared": 1, "differences": 0}, ""))
 
     def check_lie(self, words, *arguments):
         checks, errors, warnings = self.told(*arguments)

@@ -16,6 +16,18 @@ RECV = ("ncclRecv", 0x7F1000000000, 100, 7, 1, 0xC0FFEE, 0)
 TEXT = " ".join(map(str, RECV))
 
 
+def has_breakpoints(pid, path):
+    """Whether the code that a process has mapped from a file differs from what is in the file."""
+    with open(f"/proc/{pid}/maps") as maps:
+        fields = next(line for line in maps if line.rstrip().endswith(path) and " r-xp " in line).split()
+    begin, end = (int(part, 16) for part in fields[0].split("-"))
+    with open(f"/proc/{pid}/mem", "rb") as memory, open(path, "rb") as file:
+        memory.seek(begin)
+        file.seek(int(fields[2], 16))
+        code = file.read(end - begin)
+        return memory.read(end - begin)[:len(code)] != code
+
+
 class ForwardTest(AttachCase):
     def test_a_call_that_is_handed_on_counts_once(self):
         program = self.program()
@@ -112,6 +124,24 @@ class StartedOddlyTest(AttachCase):
                 else:
                     self.assertEqual(result.stdout, "")
                     self.assertIn("too many files are open", result.stderr)
+
+
+class EndTest(AttachCase):
+    def test_what_happens_after_it_is_not_told(self):
+        """Taking the probes out takes a while; a process that ends meanwhile did so unseen, as what it called then."""
+        program = self.program()
+        paths = [os.path.join(self.folder, f"lib{number}.so") for number in range(12)]
+        for path in paths:
+            shutil.copy(MOCK, path)
+            program.open(path)
+        observer = self.observer("--pid", str(program.pid))
+        program.call(*RECV)
+        observer.process.send_signal(signal.SIGINT)
+        wait_until(lambda: not all(has_breakpoints(program.pid, path) for path in paths), "the first probes to be taken out")
+        program.call(*RECV)
+        program.close()
+        report = self.only_report(observer.finish(), program.pid)
+        self.assertEqual((self.counts(report), report["state"]), ({"recv": 1}, "running"))
 
 
 class GoneTooSoonTest(AttachCase):

@@ -68,6 +68,11 @@ class DoctorTest(DoctorCase):
                 self.assertIn(words, finding["text"])
                 self.assertTrue(finding["mend"])
 
+    def test_a_path_that_is_no_text(self):
+        """The sentence around it is kept."""
+        _, found = self.ask(CUDA_INJECTION64_PATH=os.fsdecode(b"/opt/\xff/libtool.so"))
+        self.assertEqual(found["injection"]["text"], "CUDA_INJECTION64_PATH names another tool: /opt/?/libtool.so")
+
     def test_text(self):
         result = support.run([RECVPOOL, "doctor"], env=support.clean_environment(**self.simulated()))
         self.assertRegex(result.stdout, r"(?m)^  ok       driver +CUDA 13\.\d+")
