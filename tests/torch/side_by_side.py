@@ -48,13 +48,14 @@ class Result:
 
 def read_log(path):
     """Copies of whole receive buffers, and how many of those there are."""
-    copies, buffers = 0, set()
+    copies, buffers, large = 0, set(), set()
     with open(path) as file:
         for line in file:
             _, name, rest = line.rstrip("\n").split("\t")
             if name == "receive":
                 buffers |= {part for part in rest.split() if int(part.split(":")[1]) >= SMALLEST}
-            copies += name == "copy"
+                large = {part.split(":")[0] for part in buffers}
+            copies += name == "copy" and any(part.split("=")[0] in large for part in rest.split())
     return copies, len(buffers)
 
 
