@@ -96,6 +96,17 @@ static bool shares_allocation(const struct rp_life *life, bool has_neighbour) {
                                      life->allocation_bytes > life->bytes + OWN_ALLOCATION_ROUNDING_BYTES);
 }
 
+/* What a stage does with a buffer it does in every step and with all buffers of the channel: it passes them
+ * on or not. And a buffer is of one channel. Blocks of a cache hold other tensors between two receives, some
+ * of which are sent. */
+static void note_cache(struct rp_channel_state *state, uint32_t buffers) {
+  bool all = state->sent_buffers == buffers;
+  bool differs = state->public.steps_complete > 1 && all != state->all_sent;
+  bool some = state->sent_buffers && !all;
+  state->cache_steps += some || differs || state->moved_buffers;
+  state->all_sent = all;
+}
+
 static void update_numbers(struct rp_channel_state *state, uint32_t buffers, uint32_t depth) {
   struct rp_channel *channel = &state->public;
   bool same = channel->steps_complete && channel->buffers == buffers && channel->depth == depth;
@@ -124,6 +135,8 @@ static void add_life(struct rp_channel_state *state, const struct rp_life *life,
   if (channel->steps_complete && life->public.accesses > channel->accesses_most)
     channel->accesses_most = life->public.accesses;
   state->captured |= life->captured;
+  state->sent_buffers += life->sent;
+  state->moved_buffers += life->moved;
   state->any_access |= life->public.accesses != 0;
   state->answered &= life->public.release_evidence == RP_RELEASE_ANSWERING_SEND;
   state->shared |= shared;
@@ -144,6 +157,7 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
   state->public.held_bytes = state->public.unreachable_bytes = 0;
   state->captured = state->any_access = state->shared = false;
   state->answered = true;
+  state->sent_buffers = state->moved_buffers = 0;
   for (size_t i = 0; i < count; i++) {
     if (grouping->group_of[i] != g) continue;
     struct rp_lifetime *lifetime = &lifetimes[grouping->microbatch[i]];
@@ -163,6 +177,7 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
   state->public.style = just_in_time                  ? RP_STYLE_JUST_IN_TIME
                         : tracker->any_received_again ? RP_STYLE_PREALLOCATED
                                                       : RP_STYLE_UNKNOWN;
+  note_cache(state, group->size);
   update_numbers(state, group->size, depth);
   free(state->public.lifetimes);
   state->public.lifetimes = lifetimes;

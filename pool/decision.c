@@ -9,6 +9,13 @@ static uint32_t deepest(const struct rp_channel *channel) {
   return depth < channel->buffers ? depth : channel->buffers;
 }
 
+/** Of so many steps one has to look as if buffers came from a cache, before that is believed. */
+#define STEPS_PER_SIGN 8u
+
+bool rp__comes_from_a_cache(const struct rp_channel_state *state) {
+  return state->cache_steps > 1 && state->cache_steps >= state->public.steps_complete / STEPS_PER_SIGN;
+}
+
 static enum rp_reason reason_of(const struct rp_channel_state *state) {
   const struct rp_channel *channel = &state->public;
   if (channel->style == RP_STYLE_JUST_IN_TIME) return RP_REASON_JUST_IN_TIME;
@@ -26,6 +33,7 @@ static enum rp_reason reason_of(const struct rp_channel_state *state) {
 void rp__decide(struct rp_channel_state *state, uint32_t slack) {
   struct rp_channel *channel = &state->public;
   uint64_t slots = (uint64_t)deepest(channel) + slack;
+  if (state->cached) channel->style = RP_STYLE_JUST_IN_TIME;
   channel->slots = slots < channel->buffers ? (uint32_t)slots : channel->buffers;
   channel->reason = reason_of(state);
   if (state->gone) channel->held_bytes = channel->unreachable_bytes = 0;

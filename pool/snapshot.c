@@ -66,12 +66,21 @@ static bool captured_since(const struct rp_tracker *tracker, const struct rp_cha
   return false;
 }
 
+/* A cache serves all tensors of a size. */
+static bool is_cached(const struct rp_tracker *tracker, uint64_t bytes) {
+  for (size_t i = 0; i < tracker->channel_count; i++)
+    if (tracker->channels[i].public.buffer_bytes == bytes && rp__comes_from_a_cache(&tracker->channels[i]))
+      return true;
+  return false;
+}
+
 static rp_status copy_channels(const struct rp_tracker *tracker, struct rp_snapshot *out) {
   out->channels = calloc(tracker->channel_count, sizeof *out->channels);
   if (!out->channels) return RP_ERROR_NO_MEMORY;
   for (size_t i = 0; i < tracker->channel_count; i++) {
     struct rp_channel_state state = tracker->channels[i];
     state.gone = rp__channel_gone(tracker, i);
+    state.cached = is_cached(tracker, state.public.buffer_bytes);
     state.captured |= captured_since(tracker, &state.public);
     rp__decide(&state, tracker->options.slack);
     size_t bytes = state.public.lifetime_count * sizeof *state.public.lifetimes;

@@ -252,7 +252,9 @@ static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event 
                          .allocation_serial = buffer->allocation_serial,
                          .allocation_bytes = buffer->allocation_bytes,
                          .operations = event->operations,
-                         .captured = buffer->captured};
+                         .captured = buffer->captured,
+                         .moved = buffer->receives &&
+                                  (buffer->comm != event->comm || buffer->peer != event->peer)};
   status = rp__step_add(tracker, step, &life, &buffer->open_index);
   if (status) {
     tracker->lifetimes_dropped++;
@@ -262,6 +264,8 @@ static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event 
   buffer->open_step = step;
   buffer->last_step = step;
   buffer->receives++;
+  buffer->comm = event->comm;
+  buffer->peer = event->peer;
   rp__answers_receive(tracker, event, (size_t)(buffer - tracker->buffers));
   rp__steps_advance(tracker);
   return RP_OK;
@@ -322,6 +326,7 @@ static void access_buffer(struct rp_tracker *tracker, struct rp_buffer *buffer, 
     life->last_operations = event->operations;
   }
   life->captured |= buffer->captured;
+  life->sent |= kind == RP_ACCESS_SEND;
   add_signature(life, signature_key(event));
   uint16_t companions =
       event->companion_count < RP_EVENT_COMPANIONS ? event->companion_count : RP_EVENT_COMPANIONS;

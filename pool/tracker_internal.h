@@ -63,6 +63,8 @@ struct rp_life {
   bool freed;    /**< closed by a free of its allocation */
   bool captured; /**< its receive or an access, or one before into the same buffer, was captured into a graph
                   */
+  bool sent;     /**< a send read from it */
+  bool moved;    /**< the receive before into the same buffer was of another peer or communicator */
   bool one_off;  /**< of a buffer that later steps never used */
   uint16_t signature_count;
   uint64_t signature[RP_LIFE_SIGNATURE]; /**< hash of (function, argument offset) */
@@ -80,7 +82,9 @@ struct rp_buffer {
   uint64_t serial;
   uint64_t address, bytes;
   uint64_t allocation_begin, allocation_bytes, allocation_serial;
-  uint64_t receives;  /**< receives posted into it */
+  uint64_t receives; /**< receives posted into it */
+  uint64_t comm;     /**< … and where the last came from */
+  int32_t peer;
   uint64_t last_step; /**< step of the last of them */
   bool has_open;      /**< the lifetime below is open */
   uint64_t open_step; /**< where it is: step number … */
@@ -116,10 +120,17 @@ struct rp_channel_state {
   bool seen_in_last_step;
   bool gone; /**< filled in for the decision: later steps did without it, and its buffers were freed or serve
                 another channel */
+  bool cached; /**< filled in for the decision: buffers of this size come from a cache
+                  (rp__comes_from_a_cache) */
   bool captured;
   bool any_access;
   bool answered; /**< every receive of the last step was answered by a send */
   bool shared;
+  bool all_sent;                        /**< a send read from each buffer of the last step */
+  uint32_t sent_buffers, moved_buffers; /**< of the step under way */
+  uint64_t cache_steps; /**< steps that look as if buffers came from a cache: sends read from some of them, or
+                           from all and in the step before from none, or the other way round; or one has
+                           served another peer */
   uint32_t stable_steps; /**< how many complete steps in a row had the same N and D */
 };
 
@@ -219,6 +230,9 @@ void rp__channels_fini(struct rp_tracker *tracker);
 
 /* decision.c */
 
+/** Whether the framework takes the buffers out of its cache just before each receive and gives them back
+ * after use: then nothing is allocated or freed, and the same few blocks go round. */
+bool rp__comes_from_a_cache(const struct rp_channel_state *channel);
 /** Fills slots, reason, held, needed and would_save from the rest of the state. */
 void rp__decide(struct rp_channel_state *channel, uint32_t slack);
 

@@ -129,9 +129,10 @@ class TestCase(unittest.TestCase):
         self.assertTrue(text.endswith("\n"), text)
 
 
-def main(module):
-    """Runs the tests of a module. Status 77 (skipped, for ctest) when every test was skipped, 1 when there was none."""
-    suite = unittest.defaultTestLoader.loadTestsFromName(module)
+def main(*names):
+    """Runs the tests of these modules, classes or single ones. Status 77 (skipped, for ctest) when every test was skipped, 1
+    when there was none."""
+    suite = unittest.defaultTestLoader.loadTestsFromNames(names)
     result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout).run(suite)
     if not result.wasSuccessful() or result.testsRun == 0:
         return 1
@@ -141,4 +142,4 @@ def main(module):
 if __name__ == "__main__":
     import support  # the module that the tests import too, not this one under the name __main__
 
-    sys.exit(support.main(sys.argv[1]))
+    sys.exit(support.main(*sys.argv[1:]))

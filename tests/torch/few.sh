@@ -1,9 +1,17 @@
 #!/usr/bin/env bash
-# A few jobs of real PyTorch as part of all tests, where RECVPOOL_TORCH_TESTS is set: few.sh BUILD_FOLDER. Status 77: skipped.
-if [ -z "${RECVPOOL_TORCH_TESTS:-}" ]; then
-  echo "skipped: torch takes 4.5 GB of disk once installed, and its jobs minutes of two cores; RECVPOOL_TORCH_TESTS=1 runs a" \
-    "few of them, and tests/torch/run.sh all"
-  exit 77
-fi
-exec bash "$(dirname "${BASH_SOURCE[0]}")/run.sh" --torch 2.11.0 --only jobs --test test_framework.FrameworkTest.test_plain \
-  --test test_framework.FrameworkTest.test_gpipe_keeps_its_activations --test test_enforcing.EnforcingTest.test_1F1B_R2_N8 "$1"
+# Jobs of real PyTorch as part of all tests, where RECVPOOL_TORCH_TESTS is set: few.sh BUILD_FOLDER. A few of every kind, or
+# with RECVPOOL_TORCH_TESTS=all every one, of torch 2.11.0 and of the newest. Status 77: skipped.
+run=(bash "$(dirname "${BASH_SOURCE[0]}")/run.sh" --only jobs)
+case ${RECVPOOL_TORCH_TESTS:-} in
+  '')
+    echo "skipped: torch takes 4.5 GB of disk once installed, and its jobs minutes of two cores; RECVPOOL_TORCH_TESTS=1 runs" \
+      "a few of them, and RECVPOOL_TORCH_TESTS=all, or tests/torch/run.sh, all"
+    exit 77
+    ;;
+  all) exec "${run[@]}" "$1" ;;
+esac
+exec "${run[@]}" --torch 2.11.0 \
+  --test test_framework.FrameworkTest.test_plain --test test_framework.FrameworkTest.test_gpipe_keeps_its_activations \
+  --test test_framework.TorchrunTest.test_with_the_variable_only --test test_observing.TorchrunTest.test_1f1b \
+  --test test_pipelines.PipelinesTest.test_1F1B_R2_N4 --test test_pipelines.PipelinesTest.test_ZBVZeroBubble_R2_N4 \
+  --test test_enforcing.EnforcingTest.test_1F1B_R2_N8 --test test_enforcing.EnforcingTest.test_Interleaved1F1B_R2_N4 "$1"

@@ -6,6 +6,7 @@
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -42,6 +43,18 @@ def preallocates():
 def only_where_it_preallocates(case):
     """Decorator of test cases."""
     return unittest.skipUnless(preallocates(), "this torch allocates each receive buffer just before its receive")(case)
+
+
+def results(text):
+    """What a rank of pipeline.py computed: losses and parameters, bit for bit."""
+    return re.findall(r"step \d+ loss .*|stage \d+ parameters .*", text)
+
+
+def held_bytes(text):
+    """How much more the driver said was held on the device at the end of a rank of pipeline.py than torch's allocator had
+    asked for; how many blocks that has depends on the clock."""
+    held, reserved = re.search(r"device peak \d+ held (\d+) for (\d+)", text).groups()
+    return int(held) - int(reserved)
 
 
 class Forks:

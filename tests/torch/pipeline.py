@@ -2,6 +2,7 @@
 The environment is torchrun's. With --record FOLDER what happens to its receive buffers is recorded there."""
 import argparse
 import contextlib
+import hashlib
 import importlib.util
 import os
 import time
@@ -24,6 +25,7 @@ def arguments():
     parser.add_argument("--foreach", action="store_true", help="an optimizer that updates many tensors in one launch, torch's "
                         "default; its arithmetic is not simulated")
     parser.add_argument("--checkpoint", action="store_true", help="stages compute their forward again in the backward")
+    parser.add_argument("--transformer", action="store_true", help="stages of matrix products")
     parser.add_argument("--pass-through", action="store_true", help="all stages but the first and the last return their input")
     parser.add_argument("--keep", choices=("hold", "read"), help="a forward hook keeps what was received; read: uses it "
                         "after the step")
@@ -51,6 +53,23 @@ class Stage(torch.nn.Module):
         if self.checkpoint:
             return torch.utils.checkpoint.checkpoint(self.compute, x, use_reentrant=False)
         return self.compute(x)
+
+
+class Block(torch.nn.Module):
+    """A transformer block of what is computed here: attention without its softmax, and a gated layer, by matrix products."""
+
+    WIDTH, TOKENS = 16, 16
+
+    def __init__(self, index):
+        super().__init__()
+        torch.manual_seed(index)
+        self.weights = torch.nn.ParameterList(0.2 * (torch.rand(self.WIDTH, self.WIDTH) - 0.5) for _ in range(5))
+
+    def forward(self, x):
+        rows = x.view(-1, self.WIDTH)
+        query, key, value = ((rows @ self.weights[i]).view(-1, self.TOKENS, self.WIDTH) for i in range(3))
+        rows = rows + torch.bmm(torch.bmm(query, key.transpose(1, 2)), value).view(-1, self.WIDTH)
+        return (rows + (rows @ self.weights[3]) * (rows @ self.weights[4])).view(x.shape)
 
 
 class PassThrough(torch.nn.Module):
@@ -86,6 +105,8 @@ def local_stages(options, rank, world):
 def module(options, index, count):
     if options.pass_through and 0 < index < count - 1:
         return PassThrough()
+    if options.transformer:
+        return Block(index)
     return Stage(index, options.bytes // 4, options.checkpoint)
 
 
@@ -129,7 +150,8 @@ def install_automodel(path):
 
 
 def train(options, schedule, stages, device, recorder, keeper):
-    optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=0.01, foreach=options.foreach)
+    rate = 1e-9 if options.transformer else 0.01  # its loss is a sum over millions of elements
+    optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=rate, foreach=options.foreach)
     row = torch.rand((1, options.bytes // 4), generator=torch.Generator().manual_seed(7))
     first, last = any(s.is_first for s in stages), any(s.is_last for s in stages)
     seconds = []
@@ -155,7 +177,8 @@ def train(options, schedule, stages, device, recorder, keeper):
         if options.time:
             seconds.append(time.perf_counter() - begun)
         if last:
-            print(f"step {step} loss {sum(l.item() for l in losses):.9g}", flush=True)
+            loss = float(sum(l.item() for l in losses))
+            print(f"step {step} loss {loss:.9g} {loss.hex()}", flush=True)
     if options.time:
         print(f"fastest step {min(seconds):.6f} s", flush=True)
 
@@ -185,7 +208,12 @@ def main():
     if recorder:
         recorder.write(os.path.join(options.record, f"rank-{rank}.jsonl"), rank=rank, microbatches=options.microbatches,
                        allocation="preallocated", schedule=options.schedule)
-    print(f"device peak {torch.cuda.max_memory_reserved(device)} of {rank}", flush=True)
+    free, total = torch.cuda.mem_get_info(device)  # of the driver, before the parameters are copied
+    reserved = torch.cuda.memory_reserved(device)
+    for stage in stages:
+        data = b"".join(p.detach().cpu().numpy().tobytes() for p in stage.submod.parameters())
+        print(f"stage {stage.stage_index} parameters {hashlib.sha256(data).hexdigest()[:32]}", flush=True)
+    print(f"device peak {torch.cuda.max_memory_reserved(device)} held {total - free} for {reserved} of {rank}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

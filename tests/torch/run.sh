@@ -7,7 +7,7 @@
 #
 #   tests/torch/run.sh [--torch VERSION]... [--only paper|jobs|table] [--test NAME]... [BUILD_FOLDER [VERSION...]]
 #
-# --test runs these of the jobs only: a module, module.Class or module.Class.test.
+# --test runs these of the jobs only: a module, module.Class or module.Class.test. Those of one module run in one process.
 # Versions: a number, or "newest" (default: 2.11.0 and newest). Without a build folder build/default is built.
 # TORCH_TEST_SCHEDULES, _RANKS, _MICROBATCHES and _BYTES choose among the jobs (test_pipelines.py).
 # Ends with "N passed, N failed, N skipped".
@@ -57,7 +57,7 @@ install_torch() {
     touch "$environment/complete"
   fi
   "$environment/bin/python" -c 'import torch; print("torch", torch.__version__, "for CUDA", torch.version.cuda)'
-  du -sh "$environment" | sed 's/\t.*/ installed/'
+  du -sh "$environment/" | sed 's/\t.*/ installed/'
 }
 
 on_paper() {
@@ -81,10 +81,10 @@ prepare_device() {
   TORCH_PRELOAD+=:$missing:$build/tests/torch/librpsim_torch_kernels.so
 }
 
-# Runs tests by name and adds their counts.
+# Runs tests of one module by name, and adds their counts.
 in_jobs() {
-  local log=$work/$1.txt run
-  (cd "$here" && PYTHONPATH=$root/tests/e2e:$here python3 -W ignore "$root/tests/e2e/support.py" "$1") 2>&1 | tee "$log" || true
+  local log=$work/${1%%.*}.txt run
+  (cd "$here" && PYTHONPATH=$root/tests/e2e:$here python3 -W ignore "$root/tests/e2e/support.py" "$@") 2>&1 | tee "$log" || true
   run=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$log")
   local bad ignored
   bad=$(grep -cE '^(FAIL|ERROR): ' "$log" || true)
@@ -99,8 +99,12 @@ for version in "${versions[@]}"; do
   case $only in *paper*) step on_paper "$version" ;; esac
   case $only in *jobs*)
     prepare_device "$version"
-    for name in "${tests[@]}"; do
-      in_jobs "$name"
+    for module in $(printf '%s\n' "${tests[@]%%.*}" | sort -u); do
+      names=()
+      for name in "${tests[@]}"; do
+        [ "${name%%.*}" != "$module" ] || names+=("$name")
+      done
+      in_jobs "${names[@]}"
     done ;;
   esac
 done

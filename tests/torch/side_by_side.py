@@ -1,10 +1,11 @@
 """Prints the table of the README that holds receive buffer pools side by side, on the same jobs: stock torch,
 nemo-automodel's pool, the newest torch, and recvpool. See run.sh, which sets the environment:
 
-    side_by_side.py RECV_BUFFER_POOL.py [ROUNDS]
+    side_by_side.py RECV_BUFFER_POOL.py
 
 TORCH_NEWEST_PYTHON and TORCH_NEWEST_PRELOAD name the newest torch. Each job runs in turn with the others in every round;
-the fastest step of all rounds counts. TORCH_TABLE_SCHEDULES, _RANKS, _MICROBATCHES and _STEPS choose other jobs.
+the fastest step of all rounds counts. TORCH_TABLE_SCHEDULES, _RANKS, _MICROBATCHES and _STEPS choose other jobs, _ROUNDS how
+often speed is measured; 0: not at all.
 """
 import os
 import re
@@ -19,8 +20,8 @@ BYTES = 10 << 20  # from here on, torch's allocator gives each buffer an allocat
 SMALLEST = 1 << 16  # smaller receives are metadata
 STAGES = {"1F1B": 1, "Interleaved1F1B": 2}  # per rank
 SCHEDULES = os.environ.get("TORCH_TABLE_SCHEDULES", "1F1B,Interleaved1F1B").split(",")
-RANKS, MICROBATCHES, STEPS = (int(os.environ.get("TORCH_TABLE_" + name, default))
-                              for name, default in (("RANKS", 4), ("MICROBATCHES", 16), ("STEPS", 5)))
+RANKS, MICROBATCHES, STEPS, ROUNDS = (int(os.environ.get("TORCH_TABLE_" + name, default)) for name, default in
+                                      (("RANKS", 4), ("MICROBATCHES", 8), ("STEPS", 5), ("ROUNDS", 3)))
 
 
 class Result:
@@ -47,13 +48,14 @@ class Result:
 
 def read_log(path):
     """Copies of whole receive buffers, and how many of those there are."""
-    copies, buffers = 0, set()
+    copies, buffers, large = 0, set(), set()
     with open(path) as file:
         for line in file:
             _, name, rest = line.rstrip("\n").split("\t")
             if name == "receive":
                 buffers |= {part for part in rest.split() if int(part.split(":")[1]) >= SMALLEST}
-            copies += name == "copy"
+                large = {part.split(":")[0] for part in buffers}
+            copies += name == "copy" and any(part.split("=")[0] in large for part in rest.split())
     return copies, len(buffers)
 
 
@@ -111,7 +113,7 @@ class Bench:
             forks.close()
 
 
-def measure(bench, schedule, pool_module, rounds):
+def measure(bench, schedule, pool_module):
     results = [Result("torch {torch}")]
     if schedule == "1F1B":
         results.append(Result("torch {torch} with nemo-automodel's pool", options=("--automodel", pool_module)))
@@ -125,7 +127,7 @@ def measure(bench, schedule, pool_module, rounds):
         results.append(Result(f"torch {{torch}}, recvpool enforces: planned, by {granularity}",
                               {"RECVPOOL_MODE": "enforce", "RECVPOOL_PLAN": plan}))
         bench.run(results[-1], schedule, logged=True)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         for result in results:
             bench.run(result, schedule, logged=False)
     return results
@@ -140,12 +142,12 @@ def versions():
 
 
 def main():
-    pool_module, rounds = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    pool_module = os.path.abspath(sys.argv[1])
     folder = tempfile.mkdtemp(prefix="recvpool-side-by-side-")
     bench = Bench(folder)
     try:
         for schedule in SCHEDULES:
-            results = measure(bench, schedule, pool_module, rounds)
+            results = measure(bench, schedule, pool_module)
             stock = results[0]
             print(f"\n| {schedule}, {RANKS} ranks x {MICROBATCHES} microbatches | held at most | at the end | copies | "
                   "steps/s | same losses |\n| --- | --- | --- | --- | --- | --- |")

@@ -1,18 +1,19 @@
-"""Real PyTorch in enforce mode: everything that runs on the device is the same, with the same contents of the receive
-buffers that it names, and no more memory lies behind them than the agent says is needed.
+"""Real PyTorch in enforce mode: losses, parameters and everything that runs on the device are the same, with the same
+contents of the receive buffers that it names, and no more memory lies behind them than the agent says is needed: the
+driver's own count is less than without the agent by what the agent says it saved.
 TORCH_TEST_SCHEDULES, _RANKS and _MICROBATCHES choose a part, each a list with commas."""
 import itertools
+import math
 import os
-import re
 
-from jobs import Forks, agent, only_where_it_preallocates
+from jobs import Forks, agent, held_bytes, only_where_it_preallocates, results
 import launches
 import support
 
 BYTES = 10 << 20  # from here on, torch's allocator gives each buffer an allocation of its own
 STEPS = 5
 CACHED = 3
-LOOPED = ("Interleaved1F1B", "InterleavedZeroBubble")
+LOOPED = ("Interleaved1F1B", "InterleavedZeroBubble", "LoopedBFS")
 
 
 def chosen(name, default):
@@ -30,13 +31,13 @@ class EnforcingTest(support.TestCase):
         cls.forks.close()
 
     def run_job(self, name, options, ranks, **variables):
-        """Process ids, losses, and records of launches, by rank."""
+        """Process ids, what was computed, records of launches, bytes held at the end, by rank; and lines of the agent."""
         folder = os.path.join(self.folder, name)
         os.makedirs(folder)
         pids, texts = self.forks.run("pipeline.py", options, ranks, folder, RPSIM_LAUNCH_LOG=folder, **variables)
-        losses = [re.findall(r"step \d+ loss .*", text) for text in texts]
         warnings = [line for text in texts for line in text.splitlines() if "recvpool" in line]
-        return pids, losses, [launches.read(folder, pid) for pid in pids], warnings
+        ran, held = [launches.read(folder, pid) for pid in pids], [held_bytes(text) for text in texts]
+        return pids, [results(text) for text in texts], ran, held, warnings
 
     def reports_of(self, name, pids):
         by_pid = {report["process"]["pid"]: report for report in self.read_reports(os.path.join(self.folder, name))}
@@ -47,20 +48,22 @@ class EnforcingTest(support.TestCase):
         """Runs the job in enforce mode, holds it against the plain one, and returns its reports. Seeds make streams run in
         different orders."""
         attached = agent(os.path.join(self.folder, "reports-" + name), RECVPOOL_MODE="enforce", **variables)
-        pids, losses, ran, warnings = self.run_job(name, options, ranks, RPSIM_SEED=str(ranks), **attached)
-        self.assertEqual((losses, warnings), (plain[1], []))
+        pids, computed, ran, held, warnings = self.run_job(name, options, ranks, RPSIM_SEED=str(ranks), **attached)
+        self.assertEqual((computed, warnings), (plain[1], []))
         problems = [line for rank in range(ranks) for line in launches.problems(ran[rank], plain[2][rank], f"rank {rank}")]
         self.assertEqual(problems, [], name)
-        return self.reports_of("reports-" + name, pids)
+        reports = self.reports_of("reports-" + name, pids)
+        saved = [sum(device["saved_bytes"] for device in report["enforcement"]["devices"]) for report in reports]
+        self.assertEqual([before - now for before, now in zip(plain[3], held, strict=True)], saved, name)
+        return reports
 
-    def check_quiet(self, reports, prevented=()):
+    def check_quiet(self, reports):
         for report in reports:
             self.assertEqual((report["warnings"], report["enforcement"]["refused"]), ([], None))
             for device in report["enforcement"]["devices"]:
                 self.assertIsNone(device["refused"])
-                self.assertEqual(sum(device["conflicts"]["violated"].values()), 0, device["conflicts"])
-                done = {kind: count for kind, count in device["conflicts"]["prevented"].items() if count}
-                self.assertLessEqual(set(done), set(prevented), device["conflicts"])
+                done = sum(device["conflicts"]["violated"].values()) + sum(device["conflicts"]["prevented"].values())
+                self.assertEqual(done, 0, device["conflicts"])
 
     def pools(self, report):
         return [pool for device in report["enforcement"]["devices"] for pool in device["classes"] if pool["slots"]]
@@ -87,6 +90,17 @@ class EnforcingTest(support.TestCase):
             for pool in pools:
                 self.assertLessEqual(pool["physical_peak_bytes"], (pool["slots"] + pool["grown"]) * BYTES)
 
+    def test_transformer(self):
+        """Matrix products come from a library with a CUDA runtime of its own, whose calls nobody can stop."""
+        options = ["--transformer", "--microbatches", "4", "--bytes", str(BYTES), "--steps", str(STEPS)]
+        plain = self.run_job("plain", options, 2)
+        losses = [float(line.split()[3]) for line in plain[1][1] if line.startswith("step")]
+        self.assertEqual((len(losses), len(set(losses))), (STEPS, STEPS))
+        self.assertTrue(all(map(math.isfinite, losses)), losses)
+        auto = self.enforce("auto", options, 2, plain)
+        self.check_quiet(auto)
+        self.check_auto(auto, 4)
+
     def check(self, schedule, ranks, microbatches):
         options = ["--schedule", schedule, "--microbatches", str(microbatches), "--bytes", str(BYTES), "--steps", str(STEPS)]
         options += ["--stages-per-rank", "2"] * (schedule in LOOPED)
@@ -97,14 +111,16 @@ class EnforcingTest(support.TestCase):
         plan, folder = os.path.join(self.folder, "plan.json"), os.path.join(self.folder, "reports-auto")
         self.assert_success(support.run([support.RECVPOOL, "plan", "--from-report", folder, "--output", plan]))
         planned = self.enforce("planned", options, ranks, plain, RECVPOOL_PLAN=plan)
-        self.check_quiet(planned, prevented=("unordered_reuse",))
+        self.check_quiet(planned)
         self.check_planned(planned, auto, microbatches)
 
 
 def add_tests():
     for schedule, ranks, microbatches in itertools.product(
-            chosen("SCHEDULES", "GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,ZBVZeroBubble,DualPipeV"),
-            chosen("RANKS", "2,4"), chosen("MICROBATCHES", "8")):
+            chosen("SCHEDULES", "GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,LoopedBFS,ZBVZeroBubble,DualPipeV"),
+            chosen("RANKS", "2,4"), chosen("MICROBATCHES", "4,8,16")):
+        if schedule == "DualPipeV" and int(microbatches) < 2 * int(ranks):
+            continue  # torch refuses that
         def test(self, schedule=schedule, ranks=int(ranks), microbatches=int(microbatches)):
             self.check(schedule, ranks, microbatches)
         setattr(EnforcingTest, f"test_{schedule}_R{ranks}_N{microbatches}", test)

@@ -1,11 +1,10 @@
 """What users of PyTorch do beside training: the agent disturbs none of it and reports it for what it is. Each job runs
-with the agent and without it; losses, and everything that ran on the device with the contents of the receive buffers that
-it named, are the same."""
+with the agent and without it; losses, parameters, and everything that ran on the device with the contents of the receive
+buffers that it named, are the same."""
 import json
 import os
-import re
 
-from jobs import HERE, SECONDS, Forks, agent, environment, only_where_it_preallocates
+from jobs import HERE, SECONDS, Forks, agent, environment, only_where_it_preallocates, results
 import agreement
 import launches
 import support
@@ -32,11 +31,10 @@ class FrameworkTest(support.TestCase):
         return folder
 
     def run_job(self, name, options, ranks, **variables):
-        """Losses and records of launches by rank."""
+        """Process ids, what was computed, and records of launches, by rank."""
         folder = self.make(name)
         pids, texts = self.forks.run("pipeline.py", options, ranks, folder, RPSIM_LAUNCH_LOG=folder, **variables)
-        losses = [re.findall(r"step \d+ loss .*", text) for text in texts]
-        return pids, losses, [launches.read(folder, pid) for pid in pids]
+        return pids, [results(text) for text in texts], [launches.read(folder, pid) for pid in pids]
 
     def check(self, *options, ranks=2, record=True, **variables):
         """Runs a job without the agent and with it. Reports by rank."""

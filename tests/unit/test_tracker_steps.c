@@ -279,6 +279,72 @@ static void a_long_steady_part_is_no_step(void **state) {
   rp_snapshot_fini(&snapshot);
 }
 
+/* Four steps of three buffers, all in use at once, and a send out of buffer i where mask[step % 2] has bit i.
+ */
+static enum rp_reason reason_where_sends_read(const unsigned mask[2]) {
+  struct feed feed = start(0);
+  for (int step = 0; step < 4; step++) {
+    for (uint64_t i = 0; i < 3; i++)
+      receive(&feed, A + i * SIZE, SIZE);
+    for (uint64_t i = 0; i < 3; i++) {
+      use(&feed, A + i * SIZE);
+      if (mask[step % 2] >> i & 1)
+        emit(&feed, (struct rp_event){
+                        .kind = RP_EVENT_SEND, .address = A + i * SIZE, .bytes = SIZE, .peer = 2, .comm = 5});
+    }
+  }
+  struct rp_snapshot snapshot = finish(&feed);
+  assert_int_equal(snapshot.channel_count, 1);
+  enum rp_reason reason = snapshot.channels[0].reason;
+  assert_int_equal(snapshot.channels[0].style,
+                   reason == RP_REASON_JUST_IN_TIME ? RP_STYLE_JUST_IN_TIME : RP_STYLE_PREALLOCATED);
+  rp_snapshot_fini(&snapshot);
+  return reason;
+}
+
+/* Blocks of a cache hold other tensors between two receives, and some of those are sent. A stage that passes
+ * on what it received does so with all buffers. */
+static void blocks_that_hold_other_tensors_come_from_a_cache(void **state) {
+  (void)state;
+  static const struct {
+    unsigned mask[2];
+    enum rp_reason reason;
+  } rows[] = {{{0, 0}, RP_REASON_UNBOUNDED_DEPTH},
+              {{7, 7}, RP_REASON_UNBOUNDED_DEPTH},
+              {{3, 3}, RP_REASON_JUST_IN_TIME},
+              {{0, 7}, RP_REASON_JUST_IN_TIME},
+              {{1, 6}, RP_REASON_JUST_IN_TIME}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    assert_int_equal(reason_where_sends_read(rows[i].mask), rows[i].reason);
+}
+
+/* A buffer is of one peer; a block that serves several comes from a cache, and so do all of that size. */
+static void blocks_that_serve_several_peers_come_from_a_cache(void **state) {
+  (void)state;
+  for (int cached = 0; cached < 2; cached++) {
+    struct feed feed = start(0);
+    for (int step = 0; step < 6; step++) {
+      for (int i = 0; i < 2; i++) {
+        struct rp_event event = {.kind = RP_EVENT_RECV,
+                                 .address = (cached * step + i) % 2 ? A : B,
+                                 .bytes = SIZE,
+                                 .peer = 1 + i,
+                                 .comm = 5};
+        assert_int_equal(emit(&feed, event), 0);
+      }
+      receive(&feed, C, SIZE);
+      for (uint64_t i = 0; i < 3; i++)
+        use(&feed, A + i * (B - A));
+    }
+    struct rp_snapshot snapshot = finish(&feed);
+    assert_true(snapshot.channel_count >= 2);
+    for (size_t i = 0; i < snapshot.channel_count; i++)
+      assert_int_equal(snapshot.channels[i].reason,
+                       cached ? RP_REASON_JUST_IN_TIME : RP_REASON_UNBOUNDED_DEPTH);
+    rp_snapshot_fini(&snapshot);
+  }
+}
+
 static void foreign_records_are_refused(void **state) {
   (void)state;
   struct feed feed = start(0);
@@ -326,6 +392,8 @@ int main(void) {
                                      cmocka_unit_test(history_is_bounded),
                                      cmocka_unit_test(a_broken_period_is_learned_anew),
                                      cmocka_unit_test(a_long_steady_part_is_no_step),
+                                     cmocka_unit_test(blocks_that_hold_other_tensors_come_from_a_cache),
+                                     cmocka_unit_test(blocks_that_serve_several_peers_come_from_a_cache),
                                      cmocka_unit_test(foreign_records_are_refused),
                                      cmocka_unit_test(buffers_are_bounded)};
   return cmocka_run_group_tests(tests, NULL, NULL);
