@@ -316,6 +316,9 @@ struct rp_guard_report {
   size_t class_count;
   struct rp_guard_binding *bindings; /**< by buffer; owned by the report */
   size_t binding_count;
+  struct rp_pool_last_binding
+      *last_bindings; /**< of buffers that have left their slot; owned by the report */
+  size_t last_binding_count;
   struct rp_pool_conflict *conflicts; /**< kept ones, oldest first; owned by the report */
   size_t conflict_count;
   uint64_t steps;                                                /**< boundaries seen */

@@ -52,6 +52,7 @@ rp_status rp_pool_destroy(struct rp_pool *pool, uint64_t *left_bytes) {
   while (pool->class_count)
     rp__pool_class_drop(pool, pool->class_count - 1);
   rp_address_map_fini(&pool->addresses);
+  rp__pool_last_fini(pool);
   free(pool->classes);
   free(pool->families);
   free(pool->buffers);
@@ -137,6 +138,7 @@ rp_status rp__pool_class_add(struct rp_pool *pool, const struct rp_pool_class_sp
   for (uint32_t s = 0; s < spec->slots; s++)
     slots[s].memory = slots[s].tenant = RP_POOL_NONE;
   free(pool->classes[id].slots);
+  rp__pool_last_forget_class(pool, id);
   pool->classes[id] = (struct rp__pool_class){
       .spec = *spec, .mapped_bytes = mapped_bytes, .family = RP_POOL_NONE, .sharing = true, .slots = slots};
   *class_id = id;

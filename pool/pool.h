@@ -232,6 +232,16 @@ struct rp_pool_buffer_info {
   uint32_t flags;
 };
 
+/** Slots of that many buffers are kept after they left them, the latest ones: more than a step has. */
+#define RP_POOL_LAST_BINDINGS 4096
+
+/** The slot that the last receive at an address went to, where the buffer has left it since (freed, or
+ * private again). */
+struct rp_pool_last_binding {
+  uint64_t address;
+  uint32_t class_id, slot;
+};
+
 /** All counters of a pool, copied. */
 struct rp_pool_info {
   struct rp_pool_account account;
@@ -242,6 +252,7 @@ struct rp_pool_info {
   uint64_t prevented[RP_POOL_CONFLICT_COUNT], violated[RP_POOL_CONFLICT_COUNT];
   uint64_t unclear, unclear_late;         /**< unclear accesses; those that nothing could be done before */
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
+  uint64_t last_bindings_dropped;         /**< slots of freed buffers that are no longer known */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;
   uint64_t backend_calls, backend_failures;
 };
@@ -365,6 +376,9 @@ rp_status rp_pool_slot(const struct rp_pool *pool, uint32_t class_id, uint32_t s
 void rp_pool_info(const struct rp_pool *pool, struct rp_pool_info *out);
 /** The conflicts kept, oldest first; valid until the pool changes. */
 const struct rp_pool_conflict *rp_pool_conflicts(const struct rp_pool *pool, size_t *count);
+/** Slots that buffers have left, in no order; returns how many. `out` has room for RP_POOL_LAST_BINDINGS, or
+ * is NULL. What is bound now comes before them. */
+size_t rp_pool_last_bindings(const struct rp_pool *pool, struct rp_pool_last_binding *out);
 /** Walks everything and compares with what is kept. RP_ERROR_INTERNAL: `broken` (may be NULL) names the
  * invariant that does not hold. O(buffers). */
 rp_status rp_pool_check(const struct rp_pool *pool, const char **broken);

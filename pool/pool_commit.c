@@ -155,6 +155,7 @@ static void count_growth(struct rp_pool *pool, uint32_t id, uint32_t class_id) {
 /* The buffer's slot holds its data from now on. */
 static void take_slot(struct rp_pool *pool, uint32_t id) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
+  rp__pool_last_forget(pool, buffer->address); /* of an earlier receive */
   if (buffer->binding != RP_POOL_BOUND) return;
   rp__pool_slot_of(pool, buffer)->tenant = id;
   rp__pool_slot_of(pool, buffer)->turn++;
