@@ -143,6 +143,7 @@ void rp__job_range(const struct rp_read_set *set, size_t job, size_t *first, siz
 
 void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summary *out) {
   size_t first, end;
+  bool measured = false; /* by all of them so far */
   rp__job_range(set, job, &first, &end);
   *out = (struct rp__summary){0};
   for (size_t i = first; i < end; i++) {
@@ -155,6 +156,10 @@ void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summa
     out->unseen += part->unseen;
     out->held_bytes = rp__add(out->held_bytes, part->held_bytes);
     out->saved_bytes = rp__add(out->saved_bytes, part->saved_bytes);
+    out->whole_saved_bytes = rp__add(out->whole_saved_bytes, part->whole_saved_bytes);
+    if (part->channels && (!measured || !part->piece_bytes))
+      out->piece_bytes = measured ? 0 : part->piece_bytes;
+    measured |= part->channels > 0;
     out->small_receives = rp__add(out->small_receives, part->small_receives);
     out->activations_unbounded |= part->activations_unbounded;
     out->gradients_unbounded |= part->gradients_unbounded;

@@ -11,9 +11,33 @@
 
 /* Sentences of one report; beyond them they repeat. */
 #define MOST_NOTES 64
+/* What devices so far give memory in, where nobody has asked this one. */
+#define USUAL_PIECE_BYTES (UINT64_C(2) << 20)
 
 static const char *reason_of(const json_t *channel) {
   return rp__text_of(json_object_get(channel, "decision"), "reason", "");
+}
+
+/* What enforcing would save of it: a device gives memory in whole pieces, and each slot takes some. */
+static uint64_t whole_saving(const json_t *channel, uint64_t piece_bytes) {
+  uint64_t held = rp__count_of(channel, "held_bytes"), size = rp__count_of(channel, "buffer_bytes"), slots;
+  uint64_t whole, rounded;
+  if (!rp__count_of(channel, "would_save_bytes")) return 0;
+  if (__builtin_add_overflow(size, piece_bytes - 1, &rounded)) return 0;
+  slots = rp__count_of(channel, "slots");
+  if (__builtin_mul_overflow(rounded / piece_bytes * piece_bytes, slots, &whole)) return 0;
+  return held > whole ? held - whole : 0;
+}
+
+/* Of the first device whose memory was managed; 0: of none. */
+static uint64_t measured_piece(const json_t *report) {
+  const json_t *devices = json_object_get(json_object_get(report, "enforcement"), "devices"), *device;
+  size_t d;
+  json_array_foreach(devices, d, device) {
+    uint64_t bytes = rp__count_of(json_object_get(device, "memory"), "granularity_bytes");
+    if (bytes) return bytes;
+  }
+  return 0;
 }
 
 static void summarise(struct rp__summary *summary, const json_t *channel) {
@@ -22,6 +46,9 @@ static void summarise(struct rp__summary *summary, const json_t *channel) {
   summary->channels++;
   summary->held_bytes = rp__add(summary->held_bytes, rp__count_of(channel, "held_bytes"));
   summary->saved_bytes = rp__add(summary->saved_bytes, rp__count_of(channel, "would_save_bytes"));
+  summary->whole_saved_bytes =
+      rp__add(summary->whole_saved_bytes,
+              whole_saving(channel, summary->piece_bytes ? summary->piece_bytes : USUAL_PIECE_BYTES));
   summary->estimate |= json_is_true(json_object_get(channel, "estimate"));
   if (strcmp(reason, rp_reason_name(RP_REASON_JUST_IN_TIME)) == 0) {
     summary->just_in_time++;
@@ -52,6 +79,14 @@ static void conclude_saving(const struct rp__summary *summary, char *out, size_t
     rest = "; on gradients with D = N there is nothing to save: all of them are in use at once";
   snprintf(out, out_size, "pooling would save %s%s of the %s held for receive buffers%s.",
            summary->estimate ? "about " : "", saved, held, rest);
+  if (summary->whole_saved_bytes == summary->saved_bytes) return;
+  size_t used = strlen(out) - 1; /* without the full stop */
+  rp__format_bytes(summary->whole_saved_bytes, saved, sizeof saved);
+  rp__format_bytes(summary->piece_bytes ? summary->piece_bytes : USUAL_PIECE_BYTES, held, sizeof held);
+  snprintf(out + used, out_size - used,
+           "; enforcing would save %s, since the device gives memory in pieces of %s%s.",
+           summary->whole_saved_bytes ? saved : "nothing", held,
+           summary->piece_bytes ? "" : " (the usual size, not measured here)");
 }
 
 uint64_t rp__small_receives(const json_t *report) {
@@ -67,8 +102,10 @@ uint64_t rp__small_receives(const json_t *report) {
 void rp__summary_of(const json_t *report, struct rp__summary *out) {
   size_t c, i;
   json_t *channel, *source;
-  *out = (struct rp__summary){.small_receives = rp__small_receives(report)};
+  *out = (struct rp__summary){.small_receives = rp__small_receives(report),
+                              .piece_bytes = measured_piece(report)};
   json_array_foreach(json_object_get(report, "evidence"), i, source) out->outside |=
+      json_is_true(json_object_get(source, "active")) &&
       strcmp(rp__text_of(source, "name", ""), "uprobes") == 0;
   json_array_foreach(json_object_get(report, "channels"), c, channel) summarise(out, channel);
 }

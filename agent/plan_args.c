@@ -222,6 +222,9 @@ static int take_number(struct rp_plan_arguments *a, int option, const char *valu
   default:
     break;
   }
+  if (option == OPT_SLACK && strcmp(value, "auto") == 0)
+    return wrong(option, value,
+                 "0 to 1024; what is enough, a run finds: recvpool run --mode enforce --slack auto");
   if (!parse_int(value, 0, MOST_SLACK, &number)) return wrong(option, value, "0 to 1024");
   *(option == OPT_SLACK ? &a->options.slack : &a->options.receive_ahead) = (uint32_t)number;
   return -1;

@@ -478,7 +478,7 @@ void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t
   struct rp__guard_peer *to = peer_in_step(guard, comm, peer);
   guard->sent = ++guard->clock;
   to->sends++;
-  if (counts(guard, bytes)) to->sent++, guard->sent_message = guard->clock;
+  to->sent += counts(guard, bytes);
   guard->sizes_told |= bytes != 0;
   guard->sizes_untold |= bytes == 0;
 }

@@ -85,8 +85,7 @@ struct rp_guard_options {
   uint32_t max_conflicts; /**< kept in full [256] */
   /** rp_guard_sent or rp_guard_send is called for every send. Then what a step did to a message counts as
    * evidence only if as many went back to its peer as came from it, over the same communicator or one of the
-   * same members, or if it was read again after another message was sent: else it was an evaluation, and
-   * training on the same buffers reads them more often. */
+   * same members: else it was an evaluation, and training on the same buffers reads them more often. */
   bool sends_told;
 };
 

@@ -62,7 +62,6 @@ struct rp__guard_buffer {
   bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
   uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
   uint64_t first;             /**< first access; 0 = none */
-  bool again;                 /**< accessed after a message was sent since the first access */
   uint64_t post_before, last_before;    /**< of the lifetime before */
   uint64_t serial;                      /**< of the last change of the frontier */
   struct rp_order_frontier frontier;    /**< accesses of this lifetime, the receive among them */
@@ -177,9 +176,8 @@ struct rp_guard {
   bool sizes_told, sizes_untold; /**< sends were told with their bytes, without them */
   uint32_t graph_buffers;        /**< buffers that a graph may hold: an upper bound */
 
-  uint64_t clock;        /**< of receives, accesses and sends, in host order */
-  uint64_t sent;         /**< of the last send */
-  uint64_t sent_message; /**< of the last one of a size that receives have */
+  uint64_t clock; /**< of receives, accesses and sends, in host order */
+  uint64_t sent;  /**< of the last send */
   /** In this step, and in the one before, a message was read again after something was sent, as a backward
    * does and no evaluation. */
   bool read_again, read_again_before;

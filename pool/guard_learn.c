@@ -128,7 +128,6 @@ void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_
   guard->evidence_merged += set_find(&buffer->now, key) == buffer->now.used;
   buffer->last = ++guard->clock;
   if (!buffer->first) buffer->first = buffer->last, buffer->first_key = use_key(access);
-  buffer->again |= guard->sent_message > buffer->first;
   guard->read_again |= buffer->step == guard->step && guard->sent > buffer->first;
   rp__guard_plan_touched(guard, buffer);
   if (was_done || buffer->waiting || !done(guard, buffer)) return;

@@ -195,7 +195,6 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   buffer->receives++;
   buffer->step = buffer->touched_step = guard->step;
   buffer->first = 0;
-  buffer->again = false;
   buffer->comm = receive->comm;
   buffer->peer = receive->peer;
   buffer->receive_bytes = receive->bytes;

@@ -110,6 +110,11 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (plan->given && guard->unowned_receives && !out->pool.receives) {
     out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
     out->idle_text = rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
+  } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
+    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
+    out->idle_text =
+        "No message was received into an allocation of the size that was named; name that of the "
+        "receives (buffer-bytes), or none, and the sizes are found.";
   } else {
     out->idle_reason = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
     out->idle_text = rp_reason_text(RP_REASON_TOO_FEW_STEPS);

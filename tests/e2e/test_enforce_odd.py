@@ -80,8 +80,17 @@ class TwoCommunicatorsTest(enforcing.EnforcingCase):
                 self.assertEqual(self.held(stages, ["--two-communicators"]), self.held(stages, []))
 
 
-class NoMemoryTest(enforcing.EnforcingCase):
+class NothingSharedTest(enforcing.EnforcingCase):
     SHAPE = ["--stages", 2, "--microbatches", 6, "--steps", 3, "--message-bytes", 2 * enforcing.MIB]
+
+    def test_a_size_that_nothing_has(self):
+        for more in ([], ["--slots", 2]):
+            with self.subTest(more):
+                run = self.train(self.SHAPE, ["--mode", "enforce", "--buffer-bytes", "5MiB", *more])
+                self.check_same(run, self.SHAPE)
+                idle = [device["idle"] for device in run.devices().values()]
+                self.assertEqual([why["reason"] for why in idle], ["size_never_seen"] * 2)
+                self.assertIn("buffer-bytes", idle[0]["text"])
 
     def test_no_device_memory_to_try_with(self):
         plan = self.plan("--schedule", "1f1b", "--stages", 2, "--microbatches", 6, "--slack", 0, "--buffer-bytes",

@@ -234,6 +234,7 @@ class RefusalTest(PlanTestCase):
             "belong to --schedule": ["--lowered", "x.csv", "--stages", "4"],
             "multiple of --ranks": ["--schedule", "looped_bfs", "--stages", "5", "--ranks", "2", "--microbatches", "4"],
             "there is no stage 4": [*ONE_F_ONE_B, "--stage", "4"],
+            "a run finds: recvpool run --mode enforce --slack auto": [*ONE_F_ONE_B, "--slack", "auto"],
             "--slack is '-1'": [*ONE_F_ONE_B, "--slack", "-1"],
             "--slack is '2000000'": [*ONE_F_ONE_B, "--slack", "2000000"],
             "--slack is '2.5'": [*ONE_F_ONE_B, "--slack", "2.5"],

@@ -28,6 +28,18 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("(3 processes)", result.stdout)
         self.assertEqual([line for line in result.stdout.splitlines() if line != line.rstrip()], [])
 
+    def test_enforcing_rounds_up(self):
+        self.sample("prealloc", "2", "0", "1")
+        said = self.report(self.reports_dir).stdout
+        self.assertIn("held for receive buffers; enforcing would save nothing, since the device gives memory in pieces of "
+                      "2.0 MiB (the usual size, not measured here).", said)
+        for path in os.listdir(self.reports_dir):
+            def measured(report):
+                report["enforcement"] = {"mode": "enforce", "devices": [{"memory": {"granularity_bytes": 3 << 19}}]}
+            self.change(os.path.join(self.reports_dir, path), measured)
+        self.assertIn("enforcing would save 6.0 MiB, since the device gives memory in pieces of 1.5 MiB.",
+                      self.report(self.reports_dir).stdout)
+
     def test_conclusions(self):
         self.sample("gpipe", "0", folder=self.folder + "/gpipe")
         self.sample("just_in_time", "0", folder=self.folder + "/jit")
@@ -252,6 +264,8 @@ class ReportCommandTest(support.TestCase):
     def test_what_attach_saw_makes_no_plan(self):
         self.sample("prealloc", "0")
         path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        self.change(path, lambda report: report.update(evidence=[{"name": "uprobes", "active": False, "reason": "none"}]))
+        self.assertNotIn("what attach saw", self.report(self.reports_dir).stdout)
         self.change(path, lambda report: report.update(evidence=[{"name": "uprobes", "active": True, "reason": ""}]))
         text = self.report(self.reports_dir).stdout
         self.assertIn("   Run some steps under recvpool run, or with recvpool run --mode enforce: what attach saw is not enough",

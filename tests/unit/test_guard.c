@@ -555,25 +555,6 @@ static void answers_over_another_communicator(void **state) {
   }
 }
 
-/* Nothing is answered that anybody can see, but messages are read again once others were sent. */
-static void read_again_is_training(void **state) {
-  (void)state;
-  struct guard_program program = guard_program_1f1b(8, 2);
-  struct guard_fixture f = guard_start(&trained, NULL);
-  f.back = 51;
-  guard_program_alloc(&f, &program);
-  guard_program_label(&f, &program);
-  for (int step = 0; step < 5; step++)
-    guard_program_run(&f, &program);
-  struct rp_guard_report report = guard_look(&f);
-  assert_true(report.active);
-  assert_int_equal(report.class_count, 1); /* of activations: gradients are read at once */
-  assert_int_equal(report.classes[0].direction, 1);
-  assert_int_equal(f.device->physical_bytes, (2 + 8) * MAPPED);
-  rp_guard_report_fini(&report);
-  guard_end(&f);
-}
-
 static void halves_share_an_allocation(void **state) {
   (void)state;
   struct guard_fixture f = guard_start(&trained, NULL);
@@ -741,7 +722,6 @@ int main(void) {
       cmocka_unit_test(evaluations_come_first),
       cmocka_unit_test(evaluations_in_a_loop),
       cmocka_unit_test(answers_over_another_communicator),
-      cmocka_unit_test(read_again_is_training),
       cmocka_unit_test(halves_share_an_allocation),
       cmocka_unit_test(launches_that_nobody_tells_of),
       cmocka_unit_test(no_longer_shared),

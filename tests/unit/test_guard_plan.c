@@ -41,6 +41,22 @@ static void a_plan_that_fits(void **state) {
     }
 }
 
+/* A pipeline that runs forward only, which nothing but a plan of an earlier run can say. */
+static void a_plan_of_inference(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_evaluation(8);
+  struct guard_plan plan;
+  guard_program_plan(&program, 0, &plan);
+  plan.plan.class_count = 1;
+  struct guard_fixture f =
+      guard_start(&(struct rp_guard_options){.every_touch_seen = true, .sends_told = true}, &plan.plan);
+  guard_alloc(&f, 0, 8);
+  for (int step = 0; step < 4; step++)
+    guard_program_run(&f, &program);
+  quiet(&f, plan.classes[0].slots);
+  guard_end(&f);
+}
+
 /* K does not depend on N. */
 static void a_plan_of_fewer_microbatches(void **state) {
   (void)state;
@@ -471,6 +487,7 @@ static void device_without_aliases(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_plan_that_fits),
+      cmocka_unit_test(a_plan_of_inference),
       cmocka_unit_test(a_plan_of_fewer_microbatches),
       cmocka_unit_test(more_in_flight_than_planned),
       cmocka_unit_test(sizes_only),
