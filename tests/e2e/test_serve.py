@@ -53,9 +53,9 @@ class ServeTest(support.TestCase):
         finally:
             connection.close()
 
-    def until(self, condition):
+    def until(self, condition, seconds=10):
         """Asks until the server has looked again."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = condition()
             if found:
@@ -390,6 +390,49 @@ class ServeTest(support.TestCase):
             json.dump(report, file)
         self.until(lambda: {row["pid"] for row in self.processes()["processes"]} == {1000, 4711})
         self.assertEqual(self.processes()["skipped"], [])
+
+    def test_more_than_there_is_room_for(self):
+        """They are counted, not read again and again; and they come in when others leave."""
+        self.sample("prealloc", "0")
+        (good,) = os.listdir(self.reports_dir)
+        with open(os.path.join(self.reports_dir, good)) as file:
+            report = json.load(file)
+        for channel in report["channels"]:
+            del channel["lifetimes"][1:]
+
+        def put(pid):
+            report["process"]["pid"] = pid
+            with open(os.path.join(self.reports_dir, f"n{pid}.json"), "w") as file:
+                json.dump(report, file)
+        os.unlink(os.path.join(self.reports_dir, good))
+        for pid in range(1, 4096 + 101):
+            put(pid)
+        self.start()
+
+        def document():  # not held against the schema, which takes long for so many
+            return json.loads(self.get("/api/v1/processes")[2])
+
+        def counts():
+            return len(document()["processes"]), document()["dropped_count"]
+        self.until(lambda: counts() == (4096, 100), support.TIMEOUT_SECONDS)
+
+        def look():
+            looked = json.loads(self.get("/healthz")[2])["last_look_unix_seconds"]
+            self.until(lambda: json.loads(self.get("/healthz")[2])["last_look_unix_seconds"] > looked, support.TIMEOUT_SECONDS)
+        look()
+        before = self.read_bytes()
+        look()
+        self.assertLess(self.read_bytes() - before, 100 * 2000)
+        shown = {row["pid"] for row in document()["processes"]}
+        for pid in sorted(shown)[:60]:
+            os.unlink(os.path.join(self.reports_dir, f"n{pid}.json"))
+        self.until(lambda: counts() == (4096, 40), support.TIMEOUT_SECONDS)
+        self.assertEqual(len({row["pid"] for row in document()["processes"]} - shown), 60)
+        kept = max(pid for pid in shown if os.path.exists(os.path.join(self.reports_dir, f"n{pid}.json")))
+        report["totals"]["held_bytes"] = 12345
+        put(kept)
+        self.until(lambda: {row["pid"]: row["totals"]["held_bytes"] for row in document()["processes"]}[kept] == 12345,
+                   support.TIMEOUT_SECONDS)
 
     def read_bytes(self):
         """What the server has read from files so far."""
