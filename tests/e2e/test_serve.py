@@ -413,7 +413,8 @@ class ServeTest(support.TestCase):
             return json.loads(self.get("/api/v1/processes")[2])
 
         def counts():
-            return len(document()["processes"]), document()["dropped_count"]
+            found = document()
+            return len(found["processes"]), found["dropped_count"]
         self.until(lambda: counts() == (4096, 100), support.TIMEOUT_SECONDS)
 
         def look():
