@@ -54,7 +54,7 @@ static int print_help(void) {
          "  --trace-lifetimes N  most receives in the trace; the oldest are left out, of all processes alike,\n"
          "                       and it says how many [%d]\n"
          "  --plan FILE          also write a plan for recvpool run --mode enforce --plan FILE\n"
-         "  --color[=WHEN]       mark what matters: always, never, or auto: on a terminal unless NO_COLOR is "
+         "  --color[=WHEN]       mark what matters: always | never | auto, on a terminal unless NO_COLOR is "
          "set [auto]\n"
          "  --help               this text\n\n"
          "Files that are torn, foreign, too large or no files are named and skipped.\n"

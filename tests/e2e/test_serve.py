@@ -12,6 +12,7 @@ import time
 
 import support
 from support import RECVPOOL, clean_environment, run
+from test_schema import VERSIONS
 
 # A look at the folder takes place every second.
 LOOK_SECONDS = 3
@@ -66,6 +67,7 @@ class ServeTest(support.TestCase):
     def processes(self):
         document = json.loads(self.get("/api/v1/processes")[2])
         self.assert_valid(document, "processes.schema.json")
+        self.assertEqual(document["schema_version"], VERSIONS["processes"][0])
         return document
 
     def overview(self):
@@ -93,6 +95,18 @@ class ServeTest(support.TestCase):
         said = json.loads(run([RECVPOOL, "report", "--json", self.reports_dir]).stdout)
         self.assertEqual(job["totals"], said["totals"])
         self.assertEqual([j["conclusion"] for j in job["jobs"]], [j["conclusion"] for j in said["jobs"]])
+
+    def test_processes_are_in_order(self):
+        places = [("b", 0, 9), ("a", 10, 5), ("a", 2, 7), ("a", None, 3), ("a", 2, 6), ("a", "x", 1), ("b", 0, 8), ("a", 0, 12)]
+        self.sample("prealloc", *map(str, range(len(places))))
+
+        def change(report):
+            report["process"].update(zip(("host", "rank", "pid"), places[report["process"]["rank"]], strict=True))
+        self.change_reports(change)
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) == len(places))
+        self.assertEqual([(row["host"], row["rank"], row["pid"]) for row in self.processes()["processes"]],
+                         [("a", 0, 12), ("a", 2, 6), ("a", 2, 7), ("a", 10, 5), ("a", "x", 1), ("a", None, 3), ("b", 0, 8), ("b", 0, 9)])
 
     def test_every_style_of_report_is_shown(self):
         styles = ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "freed", "violated", "shadow", "refused")
