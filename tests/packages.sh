@@ -81,7 +81,7 @@ recvpool_install_wheels() {
   recvpool_pip_into "$1/cuda-wheels" "${recvpool_wheels[@]}"
 }
 
-# recvpool_build PRESET FOLDER [CMAKE-OPTION...]: configures into FOLDER and builds.
+# recvpool_build PRESET FOLDER [CMAKE-OPTION...]: configures into FOLDER and builds everything, or only $recvpool_target.
 # Without CUDA headers on the machine, configuring is tried again with the wheels; wheels that an older checkout left
 # there and that lack a header are replaced.
 recvpool_build() {
@@ -100,5 +100,5 @@ recvpool_build() {
   else
     cat "$folder/configure.err" >&2
   fi
-  cmake --build "$folder" -j"$(nproc)"
+  cmake --build "$folder" -j"$(nproc)" --target "${recvpool_target:-all}"
 }
