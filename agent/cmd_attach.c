@@ -59,7 +59,7 @@ static int print_help(void) {
         "  --min-bytes BYTES  smaller receives are not looked at [64KiB]\n"
         "  --slack COUNT      slots beyond D [2]\n"
         "  --buffer BYTES     events that wait to be looked at [16MiB]\n"
-        "  --links KIND       multi, perf or auto: how probes are attached [auto]\n"
+        "  --links KIND       multi | perf | auto: how probes are attached [auto]\n"
         "  --calls            show every call with its arguments and status\n"
         "  --help             this text\n\n"
         "Needs CAP_BPF, CAP_PERFMON and, for processes of others, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH\n"

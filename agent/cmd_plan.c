@@ -104,7 +104,9 @@ int rp_cmd_plan(int argc, char **argv) {
   struct rp_plan_provenance provenance;
   struct rp_plan_observation observation;
   char message[512] = "";
+  rp_plan_ticker_start(&a);
   rp_status status = make_plan(&a, &plan, &provenance, &observation, message, sizeof(message));
+  rp_plan_ticker_stop();
   if (status) return fail(status, message);
   int result;
   if (a.stage >= plan->stages) {

@@ -35,32 +35,33 @@ struct arguments {
 static int print_help(void) {
   char dir[4096];
   rp_config_default_report_dir(dir, sizeof dir);
-  printf("Usage: recvpool report [OPTION...] [FILE | DIR]...\n"
-         "Shows the reports in FILEs and DIRs [%s]: per rank, direction and stage\n"
-         "  N          receive buffers used in a step\n"
-         "  D          most of them in use at once (least-most where steps differ)\n"
-         "  K          buffers that a pool would hold: D plus slack, at most N\n"
-         "  held       bytes allocated for them, needed at depth D, and what pooling would save\n"
-         "Of a job that enforces, this is what would be if every receive buffer had memory of its own; what\n"
-         "was measured follows, per class of buffers\n"
-         "  grown      receives for which memory was added because no slot was free\n"
-         "  unshared   bytes that one allocation per buffer would hold, physical what was held at most\n"
-         "  saved      the difference as measured; ratio: physical over K slots, 1.00 is the least\n"
-         "then what follows from it, and what to do next.\n"
-         "A folder may hold several runs: processes that share an NCCL communicator are shown as one job.\n\n"
-         "  --json               one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
-         "  --html FILE          also write a page that holds all of it and needs nothing else\n"
-         "  --trace FILE         also write the last complete step as trace events, for ui.perfetto.dev\n"
-         "  --trace-lifetimes N  most receives in the trace; the oldest are left out, of all processes alike,\n"
-         "                       and it says how many [%d]\n"
-         "  --plan FILE          also write a plan for recvpool run --mode enforce --plan FILE\n"
-         "  --color[=WHEN]       mark what matters: always, never, or auto: on a terminal unless NO_COLOR is "
-         "set [auto]\n"
-         "  --help               this text\n\n"
-         "Files that are torn, foreign, too large or no files are named and skipped.\n"
-         "Exit status: 0; 1 where something that was named cannot be used, there is no report, or something\n"
-         "cannot be written; 2 for a wrong option.\n",
-         dir, RP_TRACE_LIFETIMES);
+  printf(
+      "Usage: recvpool report [OPTION...] [FILE | DIR]...\n"
+      "Shows the reports in FILEs and DIRs [%s]: per rank, direction and stage\n"
+      "  N          receive buffers used in a step\n"
+      "  D          most of them in use at once (least-most where steps differ)\n"
+      "  K          buffers that a pool would hold: D plus slack, at most N\n"
+      "  held       bytes allocated for them, needed at depth D, and what pooling would save\n"
+      "Of a job that enforces, this is what would be if every receive buffer had memory of its own; what\n"
+      "was measured follows, per class of buffers\n"
+      "  grown      receives for which memory was added because no slot was free\n"
+      "  unshared   bytes that one allocation per buffer would hold, physical what was held at most\n"
+      "  saved      the difference as measured; ratio: physical over K slots, 1.00 is the least\n"
+      "then what follows from it, and what to do next.\n"
+      "A folder may hold several runs: processes that share an NCCL communicator are shown as one job.\n\n"
+      "  --json               one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
+      "  --html FILE          also write a page that holds all of it and needs nothing else\n"
+      "  --trace FILE         also write the last complete step as trace events, for ui.perfetto.dev\n"
+      "  --trace-lifetimes N  most receives in the trace; the oldest are left out, of all processes alike,\n"
+      "                       and it says how many [%d]\n"
+      "  --plan FILE          also write a plan for recvpool run --mode enforce --plan FILE\n"
+      "  --color[=WHEN]       mark what matters: always | never | auto, on a terminal unless NO_COLOR is "
+      "set [auto]\n"
+      "  --help               this text\n\n"
+      "Files that are torn, foreign, too large or no files are named and skipped.\n"
+      "Exit status: 0; 1 where something that was named cannot be used, there is no report, or something\n"
+      "cannot be written; 2 for a wrong option.\n",
+      dir, RP_TRACE_LIFETIMES);
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 

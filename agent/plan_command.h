@@ -29,6 +29,12 @@ struct rp_plan_arguments {
 /** Reads the command line. Returns -1 to go on, else the exit status; what is wrong has been said. */
 int rp_plan_take_arguments(int argc, char **argv, struct rp_plan_arguments *out);
 
+/** Shows on a terminal (stderr) that a large schedule is being planned, until it is told to stop. Nothing
+ * elsewhere, or for a small one. */
+void rp_plan_ticker_start(const struct rp_plan_arguments *a);
+/** Takes it back; to be called before anything else is printed. Nothing if it does not run. */
+void rp_plan_ticker_stop(void);
+
 /** What must be said beside the numbers of an observed run. */
 struct rp_plan_observation {
   char note[900];     /**< sentences, or empty */

@@ -1,5 +1,5 @@
-# Makes one page of recvpool report --html out of dashboards/web, for embedding: style and modules inside, each module a
-# function that returns what it exports, and a policy that lets nothing else run.
+# Makes one page of recvpool report --html out of dashboards/web, for embedding: what index.html shares, style and modules
+# inside, each module a function that returns what it exports, and a policy that lets nothing else run.
 #   cmake -DWEB=dashboards/web -DOUTPUT=report_page.c -P report_page.cmake
 set(modules elements columns job timeline page report) # each after what it imports
 
@@ -37,6 +37,30 @@ foreach(name IN LISTS modules)
 endforeach()
 file(READ "${WEB}/style.css" style)
 file(READ "${WEB}/report.html" page)
+file(READ "${WEB}/index.html" index)
+
+# Puts the part of index.html between its two comments NAME in the place of @SHARED: NAME@.
+function(share name)
+  set(begin "  <!-- shared: ${name} -->\n")
+  string(FIND "${index}" "${begin}" from)
+  string(FIND "${index}" "  <!-- /shared: ${name} -->\n" to)
+  string(FIND "${page}" "@SHARED: ${name}@\n" place)
+  if(from LESS 0 OR to LESS from OR place LESS 0)
+    message(FATAL_ERROR "index.html and report.html do not share \"${name}\"")
+  endif()
+  string(LENGTH "${begin}" length)
+  math(EXPR from "${from} + ${length}")
+  math(EXPR length "${to} - ${from}")
+  string(SUBSTRING "${index}" ${from} ${length} part)
+  string(REPLACE "@SHARED: ${name}@\n" "${part}" page "${page}")
+  set(page "${page}" PARENT_SCOPE)
+endfunction()
+
+share("jobs and timeline")
+share("violations and skipped")
+if(page MATCHES "@SHARED")
+  message(FATAL_ERROR "report.html has a part that agent/report_page.cmake does not know")
+endif()
 hash_of("${script}" script_hash)
 hash_of("${style}" style_hash)
 string(REPLACE "@SCRIPT_HASH@" "${script_hash}" page "${page}")

@@ -11,7 +11,8 @@
 #define STALE_SECONDS 60.0
 
 struct rows {
-  json_t *array;
+  json_t **list;
+  size_t count, capacity;
   double now;
 };
 
@@ -40,15 +41,53 @@ static void add_row(void *context, const struct rp_serve_process *process) {
   put_copy(row, process->summary, "passive_reason");
   put_copy(row, process->summary, "written_unix_seconds");
   put_copy(row, process->summary, "totals");
-  (void)json_array_append_new(rows->array, row);
+  if (rows->count == rows->capacity) {
+    size_t capacity = rows->capacity ? 2 * rows->capacity : 64;
+    json_t **grown = realloc(rows->list, capacity * sizeof *grown);
+    if (!grown) {
+      json_decref(row);
+      return;
+    }
+    rows->list = grown;
+    rows->capacity = capacity;
+  }
+  rows->list[rows->count++] = row;
+}
+
+/* What is missing, or no number, comes last. */
+static int by_integer(const json_t *a, const json_t *b, const char *key) {
+  const json_t *x = json_object_get(a, key), *y = json_object_get(b, key);
+  bool x_is = json_is_integer(x), y_is = json_is_integer(y);
+  if (!x_is || !y_is) return (int)y_is - (int)x_is;
+  json_int_t p = json_integer_value(x), q = json_integer_value(y);
+  return p == q ? 0 : p < q ? -1 : 1;
+}
+
+static int by_place(const void *a_pointer, const void *b_pointer) {
+  const json_t *a = *(json_t *const *)a_pointer, *b = *(json_t *const *)b_pointer;
+  const char *x = json_string_value(json_object_get(a, "host"));
+  const char *y = json_string_value(json_object_get(b, "host"));
+  int order = strcmp(x ? x : "", y ? y : "");
+  if (!order) order = by_integer(a, b, "rank");
+  if (!order) order = by_integer(a, b, "pid");
+  return order ? order : by_integer(a, b, "id");
+}
+
+static json_t *sorted(struct rows *rows) {
+  json_t *array = json_array();
+  if (rows->count) qsort(rows->list, rows->count, sizeof(json_t *), by_place);
+  for (size_t i = 0; i < rows->count; i++)
+    (void)json_array_append_new(array, rows->list[i]);
+  free(rows->list);
+  return array;
 }
 
 json_t *rp_serve_processes_json(struct rp_serve_store *store) {
-  struct rows rows = {json_array(), rp_serve_now()};
+  struct rows rows = {.now = rp_serve_now()};
   struct rp_serve_counts counts = rp_serve_store_counts(store);
   rp_serve_store_each(store, add_row, &rows);
   return json_pack("{s:s, s:s, s:f, s:o, s:o, s:I, s:I}", "schema", "recvpool.processes", "schema_version",
-                   "1.1", "now_unix_seconds", rows.now, "processes", rows.array, "skipped",
+                   "1.1", "now_unix_seconds", rows.now, "processes", sorted(&rows), "skipped",
                    rp_serve_store_skipped(store), "skipped_count", (json_int_t)counts.skipped,
                    "dropped_count", (json_int_t)counts.dropped);
 }

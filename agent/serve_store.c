@@ -33,6 +33,7 @@ struct rp_serve_store {
   uint64_t next_id;                   /* the thread's own, as all below */
   char *dir;
   uint64_t keep_seconds;
+  json_t *index; /* of processes, by name */
   json_t *
       unkept; /* files of no use that the last look saw, by name: [stamp, reason; null where it is too old] */
 };
@@ -101,9 +102,12 @@ static bool load(int dir, const char *name, struct rp_serve_process *out, char *
 
 /* By name; only the thread calls it, and only the thread changes the list. */
 static struct rp_serve_process *find(const struct rp_serve_store *store, const char *name) {
-  for (size_t i = 0; i < store->count; i++)
-    if (strcmp(store->processes[i].name, name) == 0) return &store->processes[i];
-  return NULL;
+  const json_t *index = json_object_get(store->index, name);
+  return index ? &store->processes[json_integer_value(index)] : NULL;
+}
+
+static bool put_in_index(struct rp_serve_store *store, const char *name, size_t index) {
+  return json_object_set_new_nocheck(store->index, name, json_integer((json_int_t)index)) == 0;
 }
 
 static bool unchanged(int dir, const struct rp_serve_process *process) {
@@ -132,7 +136,8 @@ static void keep(struct rp_serve_store *store, struct rp_serve_process *fresh, u
   if (known) {
     process_fini(known);
     *known = *fresh;
-  } else if (store->count < RP_SERVE_PROCESSES && make_room(store)) {
+  } else if (store->count < RP_SERVE_PROCESSES && make_room(store) &&
+             put_in_index(store, fresh->name, store->count)) {
     store->next_id = fresh->id;
     store->processes[store->count++] = *fresh;
   } else {
@@ -196,6 +201,13 @@ static void note_end(struct rp_serve_store *store, struct rp_serve_process *proc
   pthread_mutex_unlock(&store->lock);
 }
 
+/* What there is no room for is not even read: it would be read again at each look. */
+static void count_dropped(struct rp_serve_store *store) {
+  pthread_mutex_lock(&store->lock);
+  store->counts.dropped++;
+  pthread_mutex_unlock(&store->lock);
+}
+
 static void look_at(struct rp_serve_store *store, struct look *look, const char *name) {
   struct rp_serve_process *known = find(store, name);
   bool gone =
@@ -206,7 +218,12 @@ static void look_at(struct rp_serve_store *store, struct look *look, const char 
     return;
   }
   json_t *stamp = stamp_of(look->dir, name); /* of before it is read: what changes meanwhile is read again */
-  if (!is_as_left_out(store, look, name, stamp)) read_file(store, look, name, known, stamp);
+  if (!is_as_left_out(store, look, name, stamp)) {
+    if (!known && store->count >= RP_SERVE_PROCESSES)
+      count_dropped(store);
+    else
+      read_file(store, look, name, known, stamp);
+  }
   json_decref(stamp);
 }
 
@@ -216,10 +233,13 @@ static void sweep(struct rp_serve_store *store, uint64_t look) {
   pthread_mutex_lock(&store->lock);
   for (size_t i = 0; i < store->count; i++) {
     struct rp_serve_process process = store->processes[i];
-    if (process.looked == look)
-      store->processes[kept++] = process;
-    else
+    if (process.looked != look) {
+      (void)json_object_del(store->index, process.name);
       process_fini(&process);
+      continue;
+    }
+    (void)json_integer_set(json_object_get(store->index, process.name), (json_int_t)kept);
+    store->processes[kept++] = process;
   }
   store->count = kept;
   pthread_mutex_unlock(&store->lock);
@@ -274,6 +294,7 @@ static void store_free(struct rp_serve_store *store) {
     process_fini(&store->processes[i]);
   free(store->processes);
   json_decref(store->skipped);
+  json_decref(store->index);
   json_decref(store->unkept);
   pthread_cond_destroy(&store->wake);
   pthread_mutex_destroy(&store->lock);
@@ -292,7 +313,8 @@ rp_status rp_serve_store_start(const struct rp_serve_options *options, struct rp
   pthread_condattr_destroy(&monotonic);
   store->dir = strdup(options->report_dir);
   store->keep_seconds = options->keep_seconds;
-  if (!store->dir || pthread_create(&store->thread, NULL, run, store) != 0) {
+  store->index = json_object();
+  if (!store->dir || !store->index || pthread_create(&store->thread, NULL, run, store) != 0) {
     store_free(store);
     return RP_ERROR_NO_MEMORY;
   }

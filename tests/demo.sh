@@ -15,6 +15,7 @@ reports=$build/demo-reports
 log=$build/demo-build.log
 mkdir -p "$build"
 read -ra options <<<"${RECVPOOL_CMAKE_OPTIONS:-}"
+recvpool_target=demo # the rest is for tests/run.sh
 echo "Building (log: $log)"
 if ! { recvpool_install_packages && recvpool_build default "$build" "${options[@]}"; } >"$log" 2>&1; then
   tail -n 40 "$log" >&2

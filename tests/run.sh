@@ -26,7 +26,7 @@ fail() {
 
 build=build/$preset
 recvpool_install_packages || fail "The packages that are needed could not be installed."
-[ -z "${RECVPOOL_HEAVY_TESTS:-}" ] || recvpool_install_heavy_packages
+[ -z "${RECVPOOL_HEAVY_TESTS:-}" ] || recvpool_install_heavy_packages "$build"
 read -ra options <<<"${RECVPOOL_CMAKE_OPTIONS:-}"
 recvpool_build "$preset" "$build" "${options[@]}" || fail "The build failed."
 

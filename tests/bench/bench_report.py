@@ -14,22 +14,27 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 COUNTS = (64, 1024, 4096, 16384)
 SERVED = (64, 1024)
 RANKS_OF_A_PIPELINE = 8
 ANSWERS = 21
+LARGE = 19  # times the receives of the sample: a report of 110 KiB
+LOOKS = ((64, 0), (4096, 0), (4096, 64), (16384, 0), (16384, 64))
 
 
-def fill(folder, build, count):
-    """Files of `count` ranks; returns their bytes together."""
+def fill(folder, build, count, times=1):
+    """Files of `count` ranks, with so many times the receives in a step; returns their bytes together."""
     sample = os.path.join(build, "tests", "e2e", "sample_report")
     with tempfile.TemporaryDirectory() as made:
         subprocess.run([sample, made, "0", "prealloc"], check=True, stdout=subprocess.DEVNULL)
         with open(os.path.join(made, os.listdir(made)[0])) as file:
             report = json.load(file)
     report["process"].update(rank="@RANK@", pid="@PID@")
+    for channel in report["channels"]:
+        channel["lifetimes"] *= times
     report["communicators"][0]["communicator_id"] = "@COMMUNICATOR@"
     text, size = json.dumps(report, indent=1), 0
     for rank in range(count):
@@ -86,6 +91,45 @@ def serve(recvpool, build, count):
             server.wait()
 
 
+def processor_seconds(process):
+    with open(f"/proc/{process.pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def look(recvpool, build, count, changed):
+    """Prints what a look at the folder takes when so many of the files have changed since the last one."""
+    with tempfile.TemporaryDirectory() as folder:
+        size = fill(folder, build, count, LARGE)
+        server = subprocess.Popen([recvpool, "serve", "--listen", "127.0.0.1:0", "--report-dir", folder, "--keep", str(2**31 - 1)],
+                                  stdout=subprocess.PIPE, text=True)
+
+        def looked():
+            try:
+                return json.load(urllib.request.urlopen(url + "healthz"))["last_look_unix_seconds"]
+            except urllib.error.HTTPError:
+                return 0  # not yet
+
+        def next_look():
+            before = looked()
+            while looked() == before:
+                time.sleep(0.02)
+        try:
+            url = server.stdout.readline().split(" at ")[1].strip()
+            while not looked():
+                time.sleep(0.1)
+            first, looks = processor_seconds(server), 5
+            for _ in range(looks):
+                next_look()
+                for name in sorted(os.listdir(folder))[:changed]:
+                    os.utime(os.path.join(folder, name))
+            used = processor_seconds(server) - first
+            print(f"{count:8} {size / 2**20:6.0f} {changed:8} {first:12.2f} s {used / looks:10.3f} s")
+        finally:
+            server.terminate()
+            server.wait()
+
+
 def main():
     build = sys.argv[1]
     recvpool = sys.argv[2] if len(sys.argv) > 2 else os.path.join(build, "agent", "recvpool")
@@ -104,6 +148,9 @@ def main():
     print(f"\n{'processes':>9} {'MiB':>6} answer")
     for count in SERVED:
         serve(recvpool, build, count)
+    print(f"\n{'reports':>8} {'MiB':>6} {'changed':>8} {'first look':>14} {'each later':>12}   processor, recvpool serve")
+    for count, changed in LOOKS:
+        look(recvpool, build, count, changed)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,38 @@ class CompletionTest(support.TestCase):
         self.assertEqual(self.complete("nothing", "--"), [])
         self.assertNotIn("--mode", self.complete("report", "--"))
 
+    # All options with values that are fixed; one of them may need others beside it.
+    VALUES = {("run", "--mode"): ["observe", "enforce", "off"], ("run", "--on-violation"): ["report", "fallback", "abort"],
+              ("run", "--cupti"): ["always", "learn", "off"], ("run", "--slack"): ["auto"], ("report", "--color"): ["always", "never", "auto"],
+              ("plan", "--granularity"): ["stage", "direction", "rank"],
+              ("plan", "--schedule"): ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"], ("attach", "--links"): ["multi", "perf", "auto"]}
+
+    def test_values(self):
+        for (name, option), values in self.VALUES.items():
+            if run([RECVPOOL, name, "--help"]).returncode != 0:
+                continue  # attach, where it could not be built
+            with self.subTest(name, option=option):
+                self.assertEqual(self.complete(name, option, "="), values)
+                self.assertEqual(self.complete(name, option, "=", values[-1][:3]), [v for v in values if v.startswith(values[-1][:3])])
+                if option == "--color":  # its value may be left out, and so is only taken behind a "="
+                    self.assertEqual(self.complete(name, option, ""), [])
+                else:
+                    self.assertEqual(self.complete(name, option, ""), values)
+                    self.assertEqual(self.complete(name, option, values[0][:2]), [v for v in values if v.startswith(values[0][:2])])
+                for value in values:
+                    self.assert_success(run([RECVPOOL, name, f"{option}={value}", "--help"]))
+                last = ["--stages=2", "--microbatches=2"] if option == "--schedule" else ["--help"]
+                self.assertNotEqual(run([RECVPOOL, name, f"{option}=nonsense", *last]).returncode, 0)
+
+    def test_no_other_option_has_values(self):
+        for name in self.subcommands():
+            for option in self.complete(name, "--"):
+                if (name, option) not in self.VALUES:
+                    self.assertEqual(self.complete(name, option, ""), [], (name, option))
+        self.assertEqual(self.complete("run", "--mode", "observe", "--", "--mode", ""), [])
+        self.assertEqual(self.complete("run", "nothing", ""), [])
+        self.assertEqual(self.complete("run", "--.*", ""), [])
+
     def test_bash_takes_the_script(self):
         result = subprocess.run(["bash", "-n", SCRIPT], capture_output=True, text=True)
         self.assertEqual((result.returncode, result.stderr), (0, ""))

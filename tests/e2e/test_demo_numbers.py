@@ -9,6 +9,17 @@ from support import RECVPOOL, TRAINER
 
 
 class DemoNumbersTest(support.TestCase):
+    def test_the_demo_builds_what_it_runs_and_no_more(self):
+        if not os.path.exists(os.path.join(support.BUILD, "build.ninja")):
+            self.skipTest("only Ninja tells what a target consists of")
+        commands = support.run(["ninja", "-C", support.BUILD, "-t", "commands", "demo"])
+        self.assert_success(commands)
+        for name in ("agent/recvpool ", "agent/librecvpool.so ", "tests/trainer/rp_trainer ", "simlib/libcuda.so", "simlib/libcudart.so",
+                     "simlib/libnccl.so", "simlib/libcupti.so"):
+            self.assertRegex(commands.stdout, f"-o {name}")
+        for part in ("tests/unit", "tests/e2e", "tests/bench", "tests/fuzz"):
+            self.assertNotIn(f" -o {part}", commands.stdout)
+
     def job(self, *options):
         self.assert_success(support.run(
             [RECVPOOL, "run", "--report-dir", self.reports_dir, "--", TRAINER, "--stages", "4", "--microbatches", "16",

@@ -154,10 +154,72 @@ class PageInBrowserTest(ReportFilesCase):
             self.assertNotIn(words, text)
 
 
+class TraceCheckTest(support.TestCase):
+    """The rules that traces are held against notice what breaks them."""
+
+    def test_rules(self):
+        def of(*events):
+            head = [dict(ph="M", pid=1, tid=0, name="process_name", args={"name": "p"}),
+                    dict(ph="M", pid=1, tid=5, name="thread_name", args={"name": "t"})]
+            return {"traceEvents": head + [dict({"pid": 1, "tid": 5, "name": "n"}, **event) for event in events]}
+
+        def x(ts, dur, **more):
+            return dict(ph="X", ts=ts, dur=dur, **more)
+
+        def b(ph, ts, id=1, **more):
+            return dict(ph=ph, ts=ts, id=id, cat="c", tid=0, **more)
+        good = (of(), of(x(0, 5), x(1, 4), x(5, 0), x(5, 2)), of(b("b", 0), b("b", 0), b("n", 1), b("e", 2), b("e", 2)),
+                of(dict(ph="B", ts=0), x(1, 2), dict(ph="E", ts=3)), of(b("s", 0), b("t", 1), b("f", 2)),
+                of(dict(ph="C", ts=0, args={"a": 1}), dict(ph="C", ts=1, args={"a": 0})), of(dict(ph="i", ts=0, s="g")))
+        for document in good:
+            trace_check.check(document)
+        bad = {
+            "no overlap on a track": [of(x(0, 5), x(3, 4)), of(x(0, 5), x(1, 1), x(3, 4)), of(x(0, 5), x(0, 6))],
+            "the end of the last begun": [of(b("b", 0), b("e", 1, name="m")), of(dict(ph="E", ts=0)), of(dict(ph="B", ts=0), dict(ph="E", ts=1, name="m")),
+                                          of(b("b", 0), b("e", 1, pid=0))],
+            "an end for every begin": [of(b("b", 0)), of(dict(ph="B", ts=0))],
+            "an end that has a begin": [of(b("e", 0)), of(b("b", 0), b("e", 1, id=2))],
+            "an id that is used once": [of(b("b", 0), b("e", 1), b("b", 2), b("e", 3))],
+            "an instant inside of a slice": [of(b("n", 0))],
+            "events of a process in order of time": [of(x(3, 1), x(2, 1)), of(x(3, 1), dict(ph="i", ts=1, s="p"))],
+            "a track with a name": [of(x(0, 1, tid=6))],
+            "a slice on a thread": [of(x(0, 1, tid=0))],
+            "a process with a name": [of(dict(ph="i", ts=0, s="p", pid=2, tid=0))],
+            "a thread of one process": [of(dict(ph="M", pid=2, tid=5, name="thread_name", args={"name": "t"}))],
+            "a thread that no reader takes for the main one": [of(dict(ph="M", tid=1, name="thread_name", args={"name": "t"}), x(0, 1))],
+            "metadata that is said once": [of(dict(ph="M", name="thread_name", args={"name": "u"}))],
+            "metadata that is known": [of(dict(ph="M", name="thread", args={"name": "u"}))],
+            "its name": [of(dict(ph="M", pid=2, name="process_name", args={"name": 1})), of(dict(ph="M", pid=2, name="process_name", args={}))],
+            "a flow that starts once": [of(b("s", 0), b("s", 1))],
+            "a flow that has started": [of(b("f", 0)), of(b("s", 0), b("f", 1), b("t", 2))],
+            "an end for every flow": [of(b("s", 0))],
+            "a counter that keeps its series": [of(dict(ph="C", ts=0, args={"a": 1}), dict(ph="C", ts=1, args={"b": 1}))],
+            "counts": [of(dict(ph="C", ts=0, args={})), of(dict(ph="C", ts=0, args={"a": -1})), of(dict(ph="C", ts=0, args={"a": "1"}))],
+            "a scope": [of(dict(ph="i", ts=0, s="x")), of(dict(ph="i", ts=0, s=""))],
+            "the member": [of(dict(ph="X", ts=0)), of(dict(ph="X", dur=0)), of(dict(ph="b", ts=0, cat="c")), of(dict(ph="b", ts=0, id=1)), of(dict(ph="i", ts=0))],
+            "a kind that is known": [of(dict(ph="P", ts=0)), of(dict(ph="", ts=0)), {"traceEvents": [1]}],
+            "a time": [of(x(-1, 0)), of(x("0", 0)), of(x(0.0001, 0)), of(x(True, 0))],
+            "no slice that runs backwards": [of(x(0, -1)), of(b("b", 1), b("e", 0))],
+            "a name": [of(x(0, 1, name="")), of(x(0, 1, name=3))],
+            "numbers of process and thread": [of(x(0, 1, tid="5")), of(x(0, 1, pid=-1)), of(x(0, 1, pid=1.5))],
+            "an id": [of(b("b", 0, id=1.5))],
+            "a unit": [dict(of(), displayTimeUnit="us")],
+            "a list of events": [{}, [], {"traceEvents": {}}],
+        }
+        for rule, documents in bad.items():
+            for document in documents:
+                with self.subTest(rule), self.assertRaises(trace_check.Broken) as noticed:
+                    trace_check.check(document)
+                self.assertIn(rule if rule != "no slice that runs backwards" else "", str(noticed.exception))
+        for text in ('{"traceEvents": [NaN]}', '{"traceEvents": [], "traceEvents": []}', '{"traceEvents": [', ''):
+            with self.assertRaises(trace_check.Broken):
+                trace_check.loads(text)
+
+
 class TraceTest(ReportFilesCase):
     def trace(self, *arguments):
         text, said = self.write("trace", "trace.json", *arguments)
-        document = json.loads(text)
+        document = trace_check.loads(text)
         return document, trace_check.check(document), said
 
     def reports(self, said):

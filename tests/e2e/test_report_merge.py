@@ -435,10 +435,10 @@ class HostileTest(MergeCase):
 class TerminalTest(MergeCase):
     """What a person at a terminal sees, and a pipe does not."""
 
-    def on_terminal(self, *arguments, **environment):
+    def on_terminal(self, *arguments, subcommand="report", **environment):
         """Output and exit status with stdout and stderr on one pseudo-terminal."""
         master, slave = pty.openpty()
-        process = subprocess.Popen([RECVPOOL, "report", *arguments], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+        process = subprocess.Popen([RECVPOOL, subcommand, *arguments], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
                                    env=clean_environment(**{"TERM": "xterm", "NO_COLOR": None, **environment}))
         os.close(slave)
         seen = b""
@@ -480,3 +480,22 @@ class TerminalTest(MergeCase):
         self.assertIn("\r\x1b[K", seen)  # whatever was shown has been taken back
         self.assertLess(seen.index("\x1b[K"), seen.index("rank "))
         self.assertEqual(self.report(self.reports_dir).stderr, "")
+
+    def test_progress_of_plan(self):
+        """Only where it takes long."""
+        if "  plan " not in run([RECVPOOL, "--help"]).stdout:
+            self.skipTest("there is no recvpool plan")
+        file = os.path.join(self.folder, "large.csv")
+        with open(file, "w") as out:
+            out.write("0F0,0B0" + " " * (5 << 20) + "\n")
+        large = ["--schedule", "1f1b", "--stages", "64", "--microbatches", "4096", "--buffer-bytes", "1MiB"]
+        for arguments, shown in ((large, "planning 524288 forward and backward passes"), (["--lowered", file], "planning a file of 5 MiB"),
+                                 (["--schedule", "1f1b", "--stages", "64", "--microbatches", "4095"], None)):
+            alone = run([RECVPOOL, "plan", *arguments])
+            self.assertNotIn("planning", alone.stderr + alone.stdout)
+            seen, status = self.on_terminal(*arguments, subcommand="plan")
+            self.assertEqual(status, alone.returncode)
+            if shown:
+                self.assertTrue(seen.startswith("\r" + shown), seen[:200])
+                _, rest = seen.split("\r\x1b[K", 1)
+            self.assertEqual((rest if shown else seen).replace("\r\n", "\n"), alone.stderr + alone.stdout)

@@ -1,8 +1,11 @@
 """The report writer's output is what the schema says, and the schema refuses what is wrong."""
 
 import copy
+import glob
+import hashlib
 import json
 import os
+import re
 
 import support
 from support import PROGRAMS, run
@@ -26,6 +29,62 @@ def put(*path):
 def remove(*path):
     *where, key = path
     return lambda report: reach(report, where).pop(key)
+
+
+# What each document says its version is, and a fingerprint of the members and words that its schema has. Whoever adds some raises
+# the minor number, whoever takes away or changes any the major one, here and where the document is made.
+VERSIONS = {
+    "doctor": ("1.0", "ab01ecab71941ad9"),
+    "job": ("1.3", "3d24634e99306de0"),
+    "overview": ("1.2", "d3632df32754559f"),
+    "plan": ("1.2", "be1418f0d698afc6"),
+    "processes": ("1.1", "8d8b0dda815260bc"),
+    "report": ("1.2", "e814706a90aea05c"),
+}
+
+
+def fingerprint(name):
+    """Of all members and words of a schema; what descriptions say does not count."""
+    found = set()
+
+    def walk(node, path):
+        if isinstance(node, list):
+            for inner in node:
+                walk(inner, path)
+        elif isinstance(node, dict):
+            found.update(f"{path} = {word}" for word in node.get("enum", []))
+            for key, inner in node.items():
+                if key in ("properties", "$defs"):
+                    for member, schema in inner.items():
+                        found.add(f"{path}/{member}")
+                        walk(schema, f"{path}/{member}")
+                elif key not in ("enum", "const", "description"):
+                    walk(inner, path)
+    walk(support.load_schema(f"{name}.schema.json"), "")
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:16]
+
+
+class VersionTest(support.TestCase):
+    def test_members_and_words_change_with_the_version(self):
+        self.assertEqual({name: (version, fingerprint(name)) for name, (version, _) in VERSIONS.items()}, VERSIONS,
+                         "the schema has changed: raise the version, then note it here")
+        names = [os.path.basename(path).split(".")[0] for path in glob.glob(os.path.join(support.SOURCE, "dashboards", "schema", "*.json"))]
+        self.assertEqual(sorted(names), sorted(VERSIONS))
+
+    def test_documents_say_that_version(self):
+        self.sample("enforced", 1)
+        page = os.path.join(self.folder, "page.html")
+        job = self.document("report", "--json", "--html", page, self.reports_dir)
+        with open(page) as file:
+            overview = json.loads(re.findall(r'id="overview">(.*?)</script>', file.read(), re.S)[0])
+        found = {"report": job["jobs"][0]["processes"][0], "job": job, "overview": overview, "doctor": self.document("doctor", "--json")}
+        if "plan" in run([support.RECVPOOL, "--help"]).stdout:
+            found["plan"] = self.document("plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", "4", "--json")
+        for name, document in found.items():
+            self.assertEqual((document["schema"], document["schema_version"]), (f"recvpool.{name}", VERSIONS[name][0]))
+
+    def document(self, *command):
+        return json.loads(run([support.RECVPOOL, *command]).stdout)
 
 
 class SchemaTest(support.TestCase):

@@ -12,6 +12,7 @@ import time
 
 import support
 from support import RECVPOOL, clean_environment, run
+from test_schema import VERSIONS
 
 # A look at the folder takes place every second.
 LOOK_SECONDS = 3
@@ -53,9 +54,9 @@ class ServeTest(support.TestCase):
         finally:
             connection.close()
 
-    def until(self, condition):
+    def until(self, condition, seconds=support.TIMEOUT_SECONDS):
         """Asks until the server has looked again."""
-        deadline = time.monotonic() + support.TIMEOUT_SECONDS
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = condition()
             if found:
@@ -66,6 +67,7 @@ class ServeTest(support.TestCase):
     def processes(self):
         document = json.loads(self.get("/api/v1/processes")[2])
         self.assert_valid(document, "processes.schema.json")
+        self.assertEqual(document["schema_version"], VERSIONS["processes"][0])
         return document
 
     def overview(self):
@@ -93,6 +95,18 @@ class ServeTest(support.TestCase):
         said = json.loads(run([RECVPOOL, "report", "--json", self.reports_dir]).stdout)
         self.assertEqual(job["totals"], said["totals"])
         self.assertEqual([j["conclusion"] for j in job["jobs"]], [j["conclusion"] for j in said["jobs"]])
+
+    def test_processes_are_in_order(self):
+        places = [("b", 0, 9), ("a", 10, 5), ("a", 2, 7), ("a", None, 3), ("a", 2, 6), ("a", "x", 1), ("b", 0, 8), ("a", 0, 12)]
+        self.sample("prealloc", *map(str, range(len(places))))
+
+        def change(report):
+            report["process"].update(zip(("host", "rank", "pid"), places[report["process"]["rank"]], strict=True))
+        self.change_reports(change)
+        self.start()
+        self.until(lambda: len(self.processes()["processes"]) == len(places))
+        self.assertEqual([(row["host"], row["rank"], row["pid"]) for row in self.processes()["processes"]],
+                         [("a", 0, 12), ("a", 2, 6), ("a", 2, 7), ("a", 10, 5), ("a", "x", 1), ("a", None, 3), ("b", 0, 8), ("b", 0, 9)])
 
     def test_every_style_of_report_is_shown(self):
         styles = ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "freed", "violated", "shadow", "refused")
@@ -390,6 +404,50 @@ class ServeTest(support.TestCase):
             json.dump(report, file)
         self.until(lambda: {row["pid"] for row in self.processes()["processes"]} == {1000, 4711})
         self.assertEqual(self.processes()["skipped"], [])
+
+    def test_more_than_there_is_room_for(self):
+        """They are counted, not read again and again; and they come in when others leave."""
+        self.sample("prealloc", "0")
+        (good,) = os.listdir(self.reports_dir)
+        with open(os.path.join(self.reports_dir, good)) as file:
+            report = json.load(file)
+        for channel in report["channels"]:
+            del channel["lifetimes"][1:]
+
+        def put(pid):
+            report["process"]["pid"] = pid
+            with open(os.path.join(self.reports_dir, f"n{pid}.json"), "w") as file:
+                json.dump(report, file)
+        os.unlink(os.path.join(self.reports_dir, good))
+        for pid in range(1, 4096 + 101):
+            put(pid)
+        self.start()
+
+        def document():  # not held against the schema, which takes long for so many
+            return json.loads(self.get("/api/v1/processes")[2])
+
+        def counts():
+            found = document()
+            return len(found["processes"]), found["dropped_count"]
+        self.until(lambda: counts() == (4096, 100), support.TIMEOUT_SECONDS)
+
+        def look():
+            looked = json.loads(self.get("/healthz")[2])["last_look_unix_seconds"]
+            self.until(lambda: json.loads(self.get("/healthz")[2])["last_look_unix_seconds"] > looked, support.TIMEOUT_SECONDS)
+        look()
+        before = self.read_bytes()
+        look()
+        self.assertLess(self.read_bytes() - before, 100 * 2000)
+        shown = {row["pid"] for row in document()["processes"]}
+        for pid in sorted(shown)[:60]:
+            os.unlink(os.path.join(self.reports_dir, f"n{pid}.json"))
+        self.until(lambda: counts() == (4096, 40), support.TIMEOUT_SECONDS)
+        self.assertEqual(len({row["pid"] for row in document()["processes"]} - shown), 60)
+        kept = max(pid for pid in shown if os.path.exists(os.path.join(self.reports_dir, f"n{pid}.json")))
+        report["totals"]["held_bytes"] = 12345
+        put(kept)
+        self.until(lambda: {row["pid"]: row["totals"]["held_bytes"] for row in document()["processes"]}[kept] == 12345,
+                   support.TIMEOUT_SECONDS)
 
     def read_bytes(self):
         """What the server has read from files so far."""
