@@ -79,23 +79,29 @@ bool rp_enforce_work_before(struct rp_work *work) {
   return allowed;
 }
 
-/* Inside the gate. */
-static void tell_launched(const struct rp_work *work) {
+/* Inside the gate. True: a milestone behind it is of use. */
+static bool tell_launched(const struct rp_work *work) {
   rp_order_token token = rp_ordering_access(&work->site);
   struct rp_use use;
+  bool shared = false;
   rp__note_activity();
   for (size_t position = 0; rp_work_next(work, &position, &use);) {
     const struct rp_guard_access access = access_of(work, &use);
     for (int d = 0; d < RP_ENFORCE_DEVICES; d++)
       if (rp__enforce.devices[d].guard)
-        rp_guard_access_launched(rp__enforce.devices[d].guard, &access, token);
+        shared |= rp_guard_access_launched(rp__enforce.devices[d].guard, &access, token);
   }
+  return shared && token != RP_ORDER_TOKEN_UNKNOWN;
 }
 
 void rp_enforce_work_after(const struct rp_work *work, bool succeeded) {
   if (!work->hit || !rp__gate_enter()) return;
+  struct rp__placing milestone = {.number = 0};
   rp__flight_end();
-  if (succeeded) tell_launched(work);
+  if (succeeded && tell_launched(work)) milestone = rp__milestone_begin(&work->site);
+  rp__gate_leave();
+  rp__milestone_place(&milestone);
+  if (!rp__enforce.config.strict || !rp__gate_enter()) return;
   rp__strict(&work->site);
   rp__gate_leave();
 }

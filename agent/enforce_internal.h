@@ -125,6 +125,25 @@ void rp__flight_end(void);
 /** Under the lock: another thread is between the two. */
 bool rp__others_in_flight(void);
 
+/* ---- milestones, see agent/enforce_milestones.c ---- */
+
+/** One that is being placed. number 0: none is. */
+struct rp__placing {
+  struct rp_order_site site;
+  uint64_t context, number;
+  rp_order_call call;
+};
+/** Inside the gate, after the order was told of a call at `site` (that has returned, but not to the program).
+ */
+struct rp__placing rp__milestone_begin(const struct rp_order_site *site);
+/** Without the lock, before the program's call returns: records it. */
+void rp__milestone_place(const struct rp__placing *placing);
+/** Under the lock: its mark, which stays the same until it is unpinned. */
+uint64_t rp__milestone_pin(uint64_t number);
+void rp__milestone_unpin(uint64_t number);
+/** Inside the gate: all are given back, if no memory is shared any more. */
+void rp__milestones_release(void);
+
 /** What is not known to be idle yet. */
 struct rp__idle {
   rp_order_token done[4 * RP_GUARD_ACTION_WAITS]; /**< accesses that are complete */

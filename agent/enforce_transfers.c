@@ -99,19 +99,23 @@ bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
 
 /* ---- launched ---- */
 
-/* Inside the gate. */
-static void tell_launched(const struct rp_enforce_transfer *transfer, uint64_t group) {
+/* Inside the gate. True: a milestone behind it is of use. */
+static bool tell_launched(const struct rp_enforce_transfer *transfer, uint64_t group) {
+  bool shared = false;
   rp__note_activity();
   if (transfer->receive) {
     const struct rp_guard_receive receive = receive_of(transfer, group);
     for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
-      if (rp__enforce.devices[i].guard) rp_guard_receive_launched(rp__enforce.devices[i].guard, &receive);
-    return;
+      if (rp__enforce.devices[i].guard)
+        shared |= rp_guard_receive_launched(rp__enforce.devices[i].guard, &receive);
+    return shared;
   }
   const struct rp_guard_access access = access_of(transfer, group);
   rp_order_token token = rp_ordering_access(&transfer->site);
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
-    if (rp__enforce.devices[i].guard) rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
+    if (rp__enforce.devices[i].guard)
+      shared |= rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
+  return shared;
 }
 
 /* False: no memory. The buffer's order stays unknown then, which is safe. */
@@ -132,9 +136,12 @@ void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, bool 
   if (!transfer->hit) return;
   if (succeeded && rp_thread.group && remember(transfer)) return;
   if (!rp__gate_enter()) return;
+  struct rp__placing milestone = {.number = 0};
   rp__flight_end();
-  if (succeeded && !rp_thread.group) tell_launched(transfer, 0);
+  if (succeeded && !rp_thread.group && tell_launched(transfer, 0))
+    milestone = rp__milestone_begin(&transfer->site);
   rp__gate_leave();
+  rp__milestone_place(&milestone);
 }
 
 /* ---- groups ---- */
@@ -155,23 +162,51 @@ static struct rp_enforce_group *reversed(struct rp_enforce_group *last) {
   return first;
 }
 
+/* Inside the gate. Which of them are to be followed by a milestone: their `hit`. */
+static void tell_all(struct rp_enforce_group *block, uint64_t group, bool succeeded) {
+  for (; block; block = block->before)
+    for (size_t i = 0; i < block->count; i++) {
+      rp__flight_end();
+      block->transfers[i].hit = succeeded && tell_launched(&block->transfers[i], group);
+    }
+}
+
+static void place_behind(const struct rp_order_site *site) {
+  if (!rp__gate_enter()) return;
+  const struct rp__placing milestone = rp__milestone_begin(site);
+  rp__gate_leave();
+  rp__milestone_place(&milestone);
+}
+
+/* One for each run of transfers on the same stream: all of the group have been launched. */
+static void place_milestones(const struct rp_enforce_group *block) {
+  const struct rp_enforce_transfer *last = NULL;
+  for (; block; block = block->before)
+    for (size_t i = 0; i < block->count; i++) {
+      const struct rp_enforce_transfer *transfer = &block->transfers[i];
+      if (!transfer->hit) continue;
+      if (last && last->site.stream != transfer->site.stream) place_behind(&last->site);
+      last = transfer;
+    }
+  if (last) place_behind(&last->site);
+}
+
 void rp_enforce_group_end(bool succeeded) {
   struct rp_enforce_group *block = reversed(rp_thread.transfers);
   uint64_t group = rp_thread.group;
   rp_thread.transfers = NULL;
   rp_thread.group = 0;
   if (!block) return;
-  bool inside = rp__gate_enter();
+  if (rp__gate_enter()) {
+    tell_all(block, group, succeeded);
+    rp__gate_leave();
+    place_milestones(block);
+  }
   while (block) {
     struct rp_enforce_group *next = block->before;
-    for (size_t i = 0; inside && i < block->count; i++) {
-      rp__flight_end();
-      if (succeeded) tell_launched(&block->transfers[i], group);
-    }
     free(block);
     block = next;
   }
-  if (inside) rp__gate_leave();
 }
 
 /* ---- surprises ---- */
