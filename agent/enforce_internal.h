@@ -138,6 +138,8 @@ struct rp__placing {
 struct rp__placing rp__milestone_begin(const struct rp_order_site *site);
 /** Without the lock, before the program's call returns: records it. */
 void rp__milestone_place(const struct rp__placing *placing);
+/** Under the lock, from callbacks too: one is to be placed by the thread's next interposed call. */
+void rp__milestone_owe(const struct rp_order_site *site, rp_order_token token);
 /** Under the lock: its mark, which stays the same until it is unpinned. */
 uint64_t rp__milestone_pin(uint64_t number);
 void rp__milestone_unpin(uint64_t number);

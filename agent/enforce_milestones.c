@@ -7,6 +7,7 @@
 #include "agent/agent.h"
 #include "agent/enforce_internal.h"
 #include "agent/ordering.h"
+#include "agent/state.h"
 
 #define MILESTONES RP_ORDER_MILESTONES
 
@@ -20,7 +21,8 @@ static uint32_t in_use; /* with a mark */
 
 /* ---- placing ---- */
 
-/* Inside the gate, so that nobody is about to use what is taken. 0: all are in use by others. */
+/* Inside the gate (shadows: under the lock), so that nobody is about to use what is taken. 0: all are in use
+ * by others. */
 static uint64_t take(void) {
   for (uint32_t i = 0; i < MILESTONES; i++) {
     uint32_t at = next_place;
@@ -35,33 +37,83 @@ static uint64_t take(void) {
 
 struct rp__placing rp__milestone_begin(const struct rp_order_site *site) {
   struct rp__placing placing = {.site = *site};
+  struct rp_order *order = rp__enforce.order;
   placing.site.flags &= ~(RP_ORDER_PROGRAMMATIC | RP_ORDER_OUTSIDE);
-  if (site->stream == RP_ORDER_STREAM_UNKNOWN || rp_order_capturing(rp__enforce.order, site)) return placing;
-  placing.context = rp_order_context_at(rp__enforce.order, site);
+  if (site->stream == RP_ORDER_STREAM_UNKNOWN || rp_order_capturing(order, site)) return placing;
+  placing.context = rp_order_context_at(order, site);
   placing.number = take();
-  if (placing.number)
-    placing.call = rp_order_begin(rp__enforce.order, RP_ORDER_MILESTONE, &placing.site, placing.number);
+  if (placing.number) placing.call = rp_order_begin(order, RP_ORDER_MILESTONE, &placing.site, placing.number);
+  if (!placing.number || !rp__enforce.shadow) return placing;
+  rp_order_end(order, placing.call); /* a shadow waits for nothing that would have to be there */
+  milestones[placing.number - 1].pins = 0;
+  placing.number = 0;
   return placing;
 }
 
-void rp__milestone_place(const struct rp__placing *placing) {
-  if (!placing->number) return;
-  struct milestone *milestone = &milestones[placing->number - 1];
+/* Without the lock. The mark, 0: none could be made. */
+static uint64_t record(const struct rp__placing *placing) {
   uint64_t mark = 0;
-  int cancel_state;
-  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-  rp_device_mark_drop(milestone->mark);
-  rp_status status = rp_device_mark(placing->context, placing->site.stream, &mark);
-  (void)pthread_setcancelstate(cancel_state, &cancel_state);
-  if (!rp_agent_lock()) return; /* it stays pinned: nobody uses it any more */
-  if (status == RP_OK)
+  rp_device_mark_drop(milestones[placing->number - 1].mark);
+  return rp_device_mark(placing->context, placing->site.stream, &mark) == RP_OK ? mark : 0;
+}
+
+/* Under the lock. */
+static void finish(const struct rp__placing *placing, uint64_t mark) {
+  struct milestone *milestone = &milestones[placing->number - 1];
+  if (mark)
     rp_order_end(rp__enforce.order, placing->call);
   else
     rp_order_cancel(rp__enforce.order, placing->call);
   in_use += (mark != 0) - (milestone->mark != 0);
   milestone->mark = mark;
   milestone->pins = 0;
-  rp_agent_unlock();
+}
+
+void rp__milestone_place(const struct rp__placing *placing) {
+  int cancel_state;
+  if (!placing->number) return;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  uint64_t mark = record(placing);
+  if (rp_agent_lock()) {
+    finish(placing, mark);
+    rp_agent_unlock();
+  } /* else it stays pinned: nobody uses it any more */
+  (void)pthread_setcancelstate(cancel_state, &cancel_state);
+}
+
+/* ---- behind what only a callback saw, which may not record ---- */
+
+void rp__milestone_owe(const struct rp_order_site *site, rp_order_token token) {
+  rp_thread.owed_token = token;
+  rp_thread.owed_stream = site->stream;
+  rp_thread.owed_context = site->context;
+}
+
+/* Does the stream still exist, and is none behind it yet? */
+static bool is_owed(rp_order_token token) {
+  const struct rp_order_gap gap = rp_order_owner(rp__enforce.order, token);
+  bool own = gap.stream == RP_ORDER_STREAM_PER_THREAD && gap.fix == RP_ORDER_FIX_CONTEXT;
+  return !gap.milestone && (own || gap.fix == RP_ORDER_FIX_WAIT);
+}
+
+/* Acts, so that nobody destroys the stream meanwhile. */
+void rp__enforce_settle(void) {
+  rp_order_token token = rp_thread.owed_token;
+  const struct rp_order_site site = {
+      .context = rp_thread.owed_context, .stream = rp_thread.owed_stream, .thread = rp_ordering_thread()};
+  rp_thread.owed_token = 0;
+  if (!rp_enforce_on() || !rp__gate_enter()) return;
+  struct rp__placing placing = {.number = 0};
+  if (is_owed(token)) placing = rp__milestone_begin(&site);
+  if (placing.number) {
+    rp__gate_act();
+    rp_agent_unlock();
+    uint64_t mark = record(&placing);
+    (void)rp_agent_lock();
+    finish(&placing, mark);
+    rp__gate_acted();
+  }
+  rp__gate_leave();
 }
 
 /* ---- using them ---- */

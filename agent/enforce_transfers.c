@@ -83,6 +83,7 @@ static void note_send(const struct rp_enforce_transfer *transfer) {
 
 bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
   transfer->hit = false;
+  rp_enforce_settle();
   if (!rp__gate_enter()) return true;
   bool allowed;
   if (transfer->receive) {

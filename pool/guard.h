@@ -243,8 +243,8 @@ rp_status rp_guard_access_commit(struct rp_guard *guard, const struct rp_guard_a
 bool rp_guard_access_launched(struct rp_guard *guard, const struct rp_guard_access *access,
                               rp_order_token token);
 /** Seen in a callback: prepare, commit and launched in one, as far as nothing needs to be done. `abort` (may
- * be NULL) is set where the policy says so. */
-void rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
+ * be NULL) is set where the policy says so. True: as for a receive. */
+bool rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
                           bool *abort);
 /** A graph launch: unknown accesses of every buffer that a graph holds. */
 void rp_guard_graph_launched(struct rp_guard *guard, const struct rp_guard_access *access,

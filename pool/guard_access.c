@@ -149,15 +149,16 @@ static void seen(struct rp_guard *guard, uint32_t id, const struct rp_guard_acce
   rp__guard_touch(guard, id, access, token);
 }
 
-void rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
+bool rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
                           bool *abort) {
   struct rp_guard_access single = *access;
   single.group = 0; /* it is launched already */
   rp__guard_context(guard, access->site.context);
-  (void)for_each(guard, &single, token, seen);
-  if (!abort) return;
+  bool shared = for_each(guard, &single, token, seen);
+  if (!abort) return shared;
   *abort = guard->abort_pending;
   guard->abort_pending = false;
+  return shared;
 }
 
 void rp_guard_graph_launched(struct rp_guard *guard, const struct rp_guard_access *access,

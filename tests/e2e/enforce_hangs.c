@@ -3,6 +3,7 @@
  * with memory of its own for each buffer, and prints what it read. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -44,6 +45,7 @@ static ncclComm_t comm;
 static cudaStream_t receives, compute;
 static cudaEvent_t received, done[BUFFERS];
 static CUfunction read_last;
+static __typeof__(cuLaunchKernel) *launch; /* NULL: as the program is linked to it */
 
 static void read_last_body(void *const *params, const struct rpsim_dims *dims) {
   (void)dims;
@@ -92,7 +94,10 @@ static void start_alone(void) {
 static void read_on(cudaStream_t stream, const char *buffer, int place) {
   char *to = sink + place;
   void *params[] = {&buffer, &to};
-  CHECK(cuLaunchKernel(read_last, 1, 1, 1, 1, 1, 1, 0, (CUstream)stream, params, NULL));
+  if (launch)
+    CHECK(launch(read_last, 1, 1, 1, 1, 1, 1, 0, (CUstream)stream, params, NULL));
+  else
+    CHECK(cuLaunchKernel(read_last, 1, 1, 1, 1, 1, 1, 0, (CUstream)stream, params, NULL));
 }
 
 /* From itself. */
@@ -148,6 +153,14 @@ static void grow(void) {
       if (s == ODD_STEP && i == 5) sem_post(&go);
     }
   print_sink(STEPS * BUFFERS);
+}
+
+/* The same, where the readers are launched by a library with a runtime of its own. */
+static void grow_unseen(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  *(void **)&launch = driver ? dlsym(driver, "cuLaunchKernel") : NULL;
+  if (!launch) exit(2);
+  grow();
 }
 
 /* A buffer whose slot has been taken over is used for something else while the compute stream waits. */
@@ -316,6 +329,7 @@ int main(int argc, char **argv) {
     const char *name;
     void (*run)(void);
   } modes[] = {{"grow", grow},
+               {"grow_unseen", grow_unseen},
                {"scratch", scratch},
                {"gone_stream", gone_stream},
                {"other_thread", other_thread},
