@@ -176,6 +176,7 @@ static void begin_closing(const struct rp__idle *idle, const struct rp_order_gap
   rp__gate_act();
   for (size_t i = 0; i < count; i++) {
     if (done(idle, gaps[i].token)) continue;
+    *(gaps[i].milestone ? &rp__milestone_counts.waits : &rp__milestone_counts.waits_for_all) += 1;
     bool by_mark = gaps[i].milestone || (!rp__waits_for_host(&gaps[i]) && !idle->host_only);
     if (by_mark && make_mark(&gaps[i], &out->marks[out->mark_count]) == RP_OK)
       out->mark_count++;
@@ -244,12 +245,15 @@ static rp_status insert_wait(const struct rp_order_site *site, const struct rp_o
   return status;
 }
 
+static rp_status insert(const struct rp_order_site *site, const struct rp_order_gap *gap) {
+  if (stream_of_mark(gap) == RP_ORDER_STREAM_UNKNOWN) return RP_OK; /* the host has waited */
+  *(gap->milestone ? &rp__milestone_counts.waits : &rp__milestone_counts.waits_for_all) += 1;
+  return gap->milestone ? wait_for_milestone(site, gap->milestone) : insert_wait(site, gap);
+}
+
 rp_status rp__insert_waits(const struct rp_order_site *site, const struct rp_order_gap *gaps, size_t count) {
   rp_status status = RP_OK;
   for (size_t i = 0; i < count && status == RP_OK; i++)
-    if (gaps[i].milestone)
-      status = wait_for_milestone(site, gaps[i].milestone);
-    else if (stream_of_mark(&gaps[i]) != RP_ORDER_STREAM_UNKNOWN)
-      status = insert_wait(site, &gaps[i]);
+    status = insert(site, &gaps[i]);
   return status;
 }

@@ -127,6 +127,9 @@ bool rp__others_in_flight(void);
 
 /* ---- milestones, see agent/enforce_milestones.c ---- */
 
+/** Under the core lock. */
+extern struct rp_milestone_counts rp__milestone_counts;
+
 /** One that is being placed. number 0: none is. */
 struct rp__placing {
   struct rp_order_site site;

@@ -16,6 +16,7 @@ static struct milestone {
   uint64_t mark;
   uint32_t pins;
 } milestones[MILESTONES];
+struct rp_milestone_counts rp__milestone_counts;
 static uint32_t next_place;
 static uint32_t in_use; /* with a mark */
 
@@ -43,7 +44,9 @@ struct rp__placing rp__milestone_begin(const struct rp_order_site *site) {
   placing.context = rp_order_context_at(order, site);
   placing.number = take();
   if (placing.number) placing.call = rp_order_begin(order, RP_ORDER_MILESTONE, &placing.site, placing.number);
+  if (!placing.number) rp__milestone_counts.failed++;
   if (!placing.number || !rp__enforce.shadow) return placing;
+  rp__milestone_counts.placed++;
   rp_order_end(order, placing.call); /* a shadow waits for nothing that would have to be there */
   milestones[placing.number - 1].pins = 0;
   placing.number = 0;
@@ -64,6 +67,7 @@ static void finish(const struct rp__placing *placing, uint64_t mark) {
     rp_order_end(rp__enforce.order, placing->call);
   else
     rp_order_cancel(rp__enforce.order, placing->call);
+  *(mark ? &rp__milestone_counts.placed : &rp__milestone_counts.failed) += 1;
   in_use += (mark != 0) - (milestone->mark != 0);
   milestone->mark = mark;
   milestone->pins = 0;

@@ -163,6 +163,12 @@ static void grow_unseen(void) {
   grow();
 }
 
+/* How many events were recorded, by whomever. */
+static void records(void) {
+  grow();
+  printf("%llu records\n", (unsigned long long)rpsim_call_count("cuEventRecord"));
+}
+
 /* A buffer whose slot has been taken over is used for something else while the compute stream waits. */
 static void scratch(void) {
   start_alone();
@@ -330,6 +336,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } modes[] = {{"grow", grow},
                {"grow_unseen", grow_unseen},
+               {"records", records},
                {"scratch", scratch},
                {"gone_stream", gone_stream},
                {"other_thread", other_thread},
