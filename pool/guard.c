@@ -225,11 +225,20 @@ static struct rp_order_gap anything(const struct rp_guard *guard, uint64_t conte
                                .context = context ? context : guard->context};
 }
 
+/* Without looking its own milestone up, for there may be many accesses. */
+static bool covered(const struct rp_guard *guard, const struct rp_guard_action *action,
+                    rp_order_token token) {
+  for (size_t i = 0; i < action->idle_count; i++)
+    if (rp_order_gap_covers(guard->order, &action->idle[i], token)) return true;
+  return false;
+}
+
 void rp__guard_idle(const struct rp_guard *guard, const struct rp__guard_buffer *buffer, uint64_t context,
                     struct rp_guard_action *action) {
   const struct rp_order_frontier *frontier = &buffer->frontier;
   for (uint8_t i = 0; i < frontier->count; i++) {
     if (rp_order_complete(guard->order, frontier->latest[i])) continue;
+    if (covered(guard, action, frontier->latest[i])) continue;
     struct rp_order_gap gap = rp_order_owner(guard->order, frontier->latest[i]);
     idle_add(guard, action, gap.fix == RP_ORDER_FIX_NONE ? anything(guard, context) : gap);
   }

@@ -388,7 +388,7 @@ void rp_order_context_destroy(struct rp_order *order, uint64_t context) {
   const uint32_t slot = (uint32_t)(found - order->context);
   for (uint32_t i = 0; i < order->limits.streams; i++)
     if (order->stream[i].context == slot && stream_exists(order, i)) stream_remove(order, i);
-  for (uint32_t i = 0; i < order->limits.milestones; i++) {
+  for (uint32_t i = 0; i < order->milestone_width; i++) {
     struct rp_order_milestone *milestone = &order->milestone[i];
     if (milestone->component != RP_ORDER_NO_SLOT && order->component[milestone->component].context == context)
       milestone->component = RP_ORDER_NO_SLOT; /* its event went too */

@@ -119,6 +119,7 @@ struct rp_order {
   uint32_t event_hand, graph_hand; /**< where the search for the next one to evict begins */
   uint64_t tick;                   /**< source of versions and capture numbers */
   uint64_t outside_begun;          /**< calls begun that may wait for something outside */
+  uint32_t milestone_width;        /**< highest number ever placed: as far as they need looking at */
   uint32_t captures_active;
   bool capture_lost;     /**< something captured could not be stored: absent events may be captured ones */
   bool foreign_lost;     /**< a foreign event could not be stored: no event can be trusted */

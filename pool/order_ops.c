@@ -458,6 +458,7 @@ static void end_milestone(struct rp_order *order, const struct rp_order_pending 
   if (call->object - 1 >= order->limits.milestones || is_captured(call, stream)) return;
   struct rp_order_milestone *milestone = &order->milestone[call->object - 1];
   rp_order_clock_copy(order, milestone->clock, call->clock);
+  if (call->object > order->milestone_width) order->milestone_width = (uint32_t)call->object;
   milestone->component = call->component;
   milestone->position = call->clock[call->component];
   milestone->unsure = call->spoiled || call->outside != order->outside_begun;

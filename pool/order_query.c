@@ -91,7 +91,7 @@ static uint64_t milestone_behind(const struct rp_order *order, rp_order_token to
   const uint32_t component = rp_order_token_component(token);
   const uint64_t position = rp_order_token_position(token);
   uint64_t found = 0, at = UINT64_MAX;
-  for (uint32_t i = 0; i < order->limits.milestones; i++) {
+  for (uint32_t i = 0; i < order->milestone_width; i++) {
     const struct rp_order_milestone *milestone = &order->milestone[i];
     if (milestone->component != component || milestone->position < position || milestone->position >= at)
       continue;
