@@ -59,6 +59,8 @@ static struct rp_guard_access access_of(const struct rp_work *work, const struct
                                   .bytes = use->bytes,
                                   .mode = use->mode,
                                   .kind = use->kind,
+                                  .place = use->place,
+                                  .asked = rp_thread.asked,
                                   .function = work->function,
                                   .site = work->site,
                                   .seq = work->seq,
@@ -79,14 +81,23 @@ bool rp_enforce_work_before(struct rp_work *work) {
   return allowed;
 }
 
+/* Inside the gate. A thread's first call makes a context current. */
+static struct rp_order_site site_after(const struct rp_work *work) {
+  struct rp_order_site site = work->site;
+  if (!site.context) site.context = rp_driver_current_context();
+  return site;
+}
+
 /* Inside the gate. True: a milestone behind it is of use. */
-static bool tell_launched(const struct rp_work *work) {
-  rp_order_token token = rp_ordering_access(&work->site);
+static bool tell_launched(const struct rp_work *work, const struct rp_order_site *at) {
+  const struct rp_order_site site = *at;
+  rp_order_token token = rp_ordering_access(&site);
   struct rp_use use;
   bool shared = false;
   rp__note_activity();
   for (size_t position = 0; rp_work_next(work, &position, &use);) {
-    const struct rp_guard_access access = access_of(work, &use);
+    struct rp_guard_access access = access_of(work, &use);
+    access.site = site;
     for (int d = 0; d < RP_ENFORCE_DEVICES; d++)
       if (rp__enforce.devices[d].guard)
         shared |= rp_guard_access_launched(rp__enforce.devices[d].guard, &access, token);
@@ -98,7 +109,8 @@ void rp_enforce_work_after(const struct rp_work *work, bool succeeded) {
   if (!work->hit || !rp__gate_enter()) return;
   struct rp__placing milestone = {.number = 0};
   rp__flight_end();
-  if (succeeded && tell_launched(work)) milestone = rp__milestone_begin(&work->site);
+  const struct rp_order_site site = succeeded ? site_after(work) : work->site;
+  if (succeeded && tell_launched(work, &site)) milestone = rp__milestone_begin(&site);
   rp__gate_leave();
   rp__milestone_place(&milestone);
   if (!rp__enforce.config.strict || !rp__gate_enter()) return;

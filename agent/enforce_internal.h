@@ -34,6 +34,7 @@ struct rp__enforce {
   const struct rp_guard_plan *plan;
   struct rp_order *order;
   bool shadow, unguarded;
+  int world_size;    /**< of the job; -1 = not known */
   char refused[256]; /**< the whole process; set at the start */
   struct rp__device devices[RP_ENFORCE_DEVICES];
 };
@@ -148,6 +149,9 @@ uint64_t rp__milestone_pin(uint64_t number);
 void rp__milestone_unpin(uint64_t number);
 /** Inside the gate: all are given back, if no memory is shared any more. */
 void rp__milestones_release(void);
+
+/** Under the lock: transfers go on of which it is not known whether NCCL has launched them. */
+bool rp__transfers_go_on(void);
 
 /** What is not known to be idle yet. */
 struct rp__idle {

@@ -1,5 +1,6 @@
 /* Receives and sends: asked about before the call, told of when NCCL has launched them, which for those of a
- * group is when its outermost end has succeeded. Owns the lists of the open groups. */
+ * group is when its outermost end has succeeded. A communicator that does not block may launch later, and
+ * says when it has. Owns the lists of the open groups, and of what goes on. */
 #include "agent/enforce.h"
 
 #include <stdatomic.h>
@@ -20,6 +21,18 @@ struct rp_enforce_group {
 };
 
 static _Atomic uint64_t groups_made;
+
+/* What goes on: changed under the core lock, `count` read without. */
+static struct {
+  struct rp_enforce_transfer *at;
+  uint64_t *groups; /* each one's group, or 0 */
+  size_t capacity;
+  _Atomic size_t count;
+} going_on;
+
+bool rp__transfers_go_on(void) {
+  return atomic_load_explicit(&going_on.count, memory_order_relaxed) > 0;
+}
 
 /* ---- asking ---- */
 
@@ -119,6 +132,46 @@ static bool tell_launched(const struct rp_enforce_transfer *transfer, uint64_t g
   return shared;
 }
 
+/* Inside the gate. Without memory for it the buffer stays in use, which is safe. */
+static void note_going_on(const struct rp_enforce_transfer *transfer, uint64_t group) {
+  size_t count = atomic_load_explicit(&going_on.count, memory_order_relaxed);
+  if (count == going_on.capacity) {
+    size_t capacity = count ? 2 * count : TRANSFERS_PER_BLOCK;
+    struct rp_enforce_transfer *at = realloc(going_on.at, capacity * sizeof *at);
+    if (at) going_on.at = at;
+    uint64_t *groups = at ? realloc(going_on.groups, capacity * sizeof *groups) : NULL;
+    if (!groups) return;
+    going_on.groups = groups;
+    going_on.capacity = capacity;
+  }
+  going_on.at[count] = *transfer;
+  going_on.groups[count] = group;
+  atomic_store_explicit(&going_on.count, count + 1, memory_order_relaxed);
+}
+
+/* Inside the gate. True: a milestone behind it is of use. Not while NCCL may still have to put it on its
+ * stream. */
+static bool tell(const struct rp_enforce_transfer *transfer, uint64_t group,
+                 enum rp_enforce_outcome outcome) {
+  if (outcome == RP_ENFORCE_CALL_GOES_ON) note_going_on(transfer, group);
+  return outcome == RP_ENFORCE_CALL_LAUNCHED && tell_launched(transfer, group);
+}
+
+void rp_enforce_comm_settled(uint64_t comm, bool launched) {
+  if (!rp__transfers_go_on() || !rp__gate_enter()) return;
+  size_t kept = 0, count = atomic_load_explicit(&going_on.count, memory_order_relaxed);
+  for (size_t i = 0; i < count; i++) {
+    if (going_on.at[i].comm != comm) {
+      going_on.at[kept] = going_on.at[i];
+      going_on.groups[kept++] = going_on.groups[i];
+    } else if (launched) {
+      (void)tell_launched(&going_on.at[i], going_on.groups[i]);
+    }
+  }
+  atomic_store_explicit(&going_on.count, kept, memory_order_relaxed);
+  rp__gate_leave();
+}
+
 /* False: no memory. The buffer's order stays unknown then, which is safe. */
 static bool remember(const struct rp_enforce_transfer *transfer) {
   struct rp_enforce_group *block = rp_thread.transfers;
@@ -133,14 +186,13 @@ static bool remember(const struct rp_enforce_transfer *transfer) {
   return true;
 }
 
-void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, bool succeeded) {
+void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, enum rp_enforce_outcome outcome) {
   if (!transfer->hit) return;
-  if (succeeded && rp_thread.group && remember(transfer)) return;
+  if (outcome != RP_ENFORCE_CALL_FAILED && rp_thread.group && remember(transfer)) return;
   if (!rp__gate_enter()) return;
   struct rp__placing milestone = {.number = 0};
   rp__flight_end();
-  if (succeeded && !rp_thread.group && tell_launched(transfer, 0))
-    milestone = rp__milestone_begin(&transfer->site);
+  if (!rp_thread.group && tell(transfer, 0, outcome)) milestone = rp__milestone_begin(&transfer->site);
   rp__gate_leave();
   rp__milestone_place(&milestone);
 }
@@ -164,11 +216,11 @@ static struct rp_enforce_group *reversed(struct rp_enforce_group *last) {
 }
 
 /* Inside the gate. Which of them are to be followed by a milestone: their `hit`. */
-static void tell_all(struct rp_enforce_group *block, uint64_t group, bool succeeded) {
+static void tell_all(struct rp_enforce_group *block, uint64_t group, enum rp_enforce_outcome outcome) {
   for (; block; block = block->before)
     for (size_t i = 0; i < block->count; i++) {
       rp__flight_end();
-      block->transfers[i].hit = succeeded && tell_launched(&block->transfers[i], group);
+      block->transfers[i].hit = tell(&block->transfers[i], group, outcome);
     }
 }
 
@@ -192,14 +244,14 @@ static void place_milestones(const struct rp_enforce_group *block) {
   if (last) place_behind(&last->site);
 }
 
-void rp_enforce_group_end(bool succeeded) {
+void rp_enforce_group_end(enum rp_enforce_outcome outcome) {
   struct rp_enforce_group *block = reversed(rp_thread.transfers);
   uint64_t group = rp_thread.group;
   rp_thread.transfers = NULL;
   rp_thread.group = 0;
   if (!block) return;
   if (rp__gate_enter()) {
-    tell_all(block, group, succeeded);
+    tell_all(block, group, outcome);
     rp__gate_leave();
     place_milestones(block);
   }
