@@ -152,6 +152,14 @@ void rp_enforce_comm_settled(uint64_t comm, bool launched);
 /** A communicator is about to be aborted. */
 void rp_enforce_interrupt(void);
 
+void rp__enforce_settle(void);
+/** At the begin of an interposed call that may put something on a stream: if the thread has just used a
+ * shared buffer in a way that no interposed call showed, a milestone is placed behind that. One load if not.
+ */
+static inline void rp_enforce_settle(void) {
+  if (rp_thread.owed_token && !rp_thread.busy) rp__enforce_settle();
+}
+
 /* ---- work: from interposed calls of the program, rp_enforce_on() ---- */
 
 /** Before the call. False: it must not be made. */

@@ -72,6 +72,7 @@ static void pass_boundary(struct rp__device *device) {
   if (!rp__enforce.shadow) note_waited(device);
   rp_status status = rp_guard_boundary(device->guard, channels, count, begun);
   rp_guard_boundary_took(device->guard, rp_now_ns() - begun);
+  if (!rp__enforce.shadow) rp__milestones_release();
   if (!rp__enforce.shadow) rp__gate_acted();
   if (status != RP_OK) rp_verbose("step boundary: %s", rp_status_text(status));
   free(channels);

@@ -81,34 +81,48 @@ bool rp_enforce_work_before(struct rp_work *work) {
   return allowed;
 }
 
-/* Inside the gate. */
-static void tell_launched(const struct rp_work *work) {
+/* Inside the gate. A thread's first call makes a context current. */
+static struct rp_order_site site_after(const struct rp_work *work) {
   struct rp_order_site site = work->site;
-  if (!site.context) site.context = rp_driver_current_context(); /* a thread's first call makes one current */
+  if (!site.context) site.context = rp_driver_current_context();
+  return site;
+}
+
+/* Inside the gate. True: a milestone behind it is of use. */
+static bool tell_launched(const struct rp_work *work, const struct rp_order_site *at) {
+  const struct rp_order_site site = *at;
   rp_order_token token = rp_ordering_access(&site);
   struct rp_use use;
+  bool shared = false;
   rp__note_activity();
   for (size_t position = 0; rp_work_next(work, &position, &use);) {
     struct rp_guard_access access = access_of(work, &use);
     access.site = site;
     for (int d = 0; d < RP_ENFORCE_DEVICES; d++)
       if (rp__enforce.devices[d].guard)
-        rp_guard_access_launched(rp__enforce.devices[d].guard, &access, token);
+        shared |= rp_guard_access_launched(rp__enforce.devices[d].guard, &access, token);
   }
+  return shared && token != RP_ORDER_TOKEN_UNKNOWN;
 }
 
 void rp_enforce_work_after(const struct rp_work *work, bool succeeded) {
   if (!work->hit || !rp__gate_enter()) return;
+  struct rp__placing milestone = {.number = 0};
   rp__flight_end();
-  if (succeeded) tell_launched(work);
+  const struct rp_order_site site = succeeded ? site_after(work) : work->site;
+  if (succeeded && tell_launched(work, &site)) milestone = rp__milestone_begin(&site);
+  rp__gate_leave();
+  rp__milestone_place(&milestone);
+  if (!rp__enforce.config.strict || !rp__gate_enter()) return;
   rp__strict(&work->site);
   rp__gate_leave();
 }
 
 /* ---- what only a callback saw, and observe mode: under the lock ---- */
 
-static void tell_seen(const struct rp_guard_access *access, bool graph, rp_order_token token) {
-  bool pending = rp__gate_acting(), end = false;
+/* True: a milestone behind it is of use, or may be. */
+static bool tell_seen(const struct rp_guard_access *access, bool graph, rp_order_token token) {
+  bool pending = rp__gate_acting(), end = false, shared = pending;
   for (int d = 0; d < RP_ENFORCE_DEVICES; d++) {
     struct rp_guard *guard = rp__enforce.devices[d].guard;
     if (!guard) continue;
@@ -117,24 +131,31 @@ static void tell_seen(const struct rp_guard_access *access, bool graph, rp_order
     else if (graph)
       rp_guard_graph_launched(guard, access, token);
     else
-      rp_guard_access_seen(guard, access, token, &end);
+      shared |= rp_guard_access_seen(guard, access, token, &end);
   }
   if (end && !rp__enforce.shadow) rp__gate_want_abort();
+  return shared;
 }
 
 void rp__seen(const struct rp_work *work) {
   rp_order_token token = rp_ordering_access(&work->site);
   struct rp_use use;
+  bool shared = false;
   rp__note_activity();
   if (work->graph) {
     const struct rp_guard_access access = {
         .kind = RP_EVENT_GRAPH_LAUNCH, .site = work->site, .seq = work->seq, .time_ns = work->time_ns};
-    tell_seen(&access, true, token);
+    (void)tell_seen(&access, true, token);
   }
   for (size_t position = 0; rp_work_next(work, &position, &use);) {
     const struct rp_guard_access access = access_of(work, &use);
-    tell_seen(&access, false, token);
+    shared |= tell_seen(&access, false, token);
   }
+  if (!shared || token == RP_ORDER_TOKEN_UNKNOWN) return;
+  if (rp__enforce.shadow)
+    (void)rp__milestone_begin(&work->site);
+  else
+    rp__milestone_owe(&work->site, token);
 }
 
 /* Memory that is not ours came or goes. */

@@ -48,6 +48,7 @@ static void note_done(struct rp__idle *idle, rp_order_token token) {
 /* The stream whose mark stands for the gap's; 0: none does. The legacy stream is behind all blocking ones of
  * its context, so behind the default streams of other threads. */
 static uint64_t stream_of_mark(const struct rp_order_gap *gap) {
+  if (gap->milestone) return gap->stream;
   if (gap->fix == RP_ORDER_FIX_WAIT) return gap->stream;
   bool other_thread = gap->fix == RP_ORDER_FIX_CONTEXT && gap->stream == RP_ORDER_STREAM_PER_THREAD;
   return other_thread ? RP_ORDER_STREAM_LEGACY : RP_ORDER_STREAM_UNKNOWN;
@@ -57,17 +58,25 @@ static struct rp_order_site site_of(const struct rp_order_gap *gap, uint64_t str
   return (struct rp_order_site){.context = gap->context, .stream = stream, .thread = rp_ordering_thread()};
 }
 
-static void tell_done(uint64_t event, bool complete) {
-  if (!rp_agent_lock()) return;
-  if (complete) rp_order_sync_event(rp__enforce.order, rp_ordering_thread(), event);
-  rp_order_event_destroy(rp__enforce.order, event);
-  rp_agent_unlock();
-}
-
 struct mark {
   uint64_t mark, event;
+  uint64_t milestone; /* whose mark it is, pinned; or 0 */
   rp_order_token token;
 };
+
+static void tell_done(const struct mark *mark, bool complete) {
+  struct rp_order *order = rp__enforce.order;
+  if (!mark->milestone) rp_device_mark_drop(mark->mark);
+  if (!rp_agent_lock()) return;
+  if (mark->milestone) {
+    if (complete) rp_order_milestone_sync(order, rp_ordering_thread(), mark->milestone);
+    rp__milestone_unpin(mark->milestone);
+  } else {
+    if (complete) rp_order_sync_event(order, rp_ordering_thread(), mark->event);
+    rp_order_event_destroy(order, mark->event);
+  }
+  rp_agent_unlock();
+}
 
 /* While acting, so that nobody destroys the stream meanwhile; with the lock, which is given up for the
  * driver. */
@@ -75,8 +84,12 @@ static rp_status make_mark(const struct rp_order_gap *gap, struct mark *out) {
   struct rp_order *order = rp__enforce.order;
   uint64_t stream = stream_of_mark(gap);
   struct rp_order_site site = site_of(gap, stream);
+  *out = (struct mark){.token = gap->token, .milestone = gap->milestone};
+  if (gap->milestone) {
+    out->mark = rp__milestone_pin(gap->milestone);
+    return RP_OK;
+  }
   out->event = new_event();
-  out->token = gap->token;
   rp_order_call record = rp_order_begin(order, RP_ORDER_RECORD, &site, out->event);
   rp_agent_unlock();
   rp_status status = rp_device_mark(gap->context, stream, &out->mark);
@@ -110,8 +123,7 @@ static rp_status wait_for_marks(struct rp__idle *idle, struct mark *marks, size_
   for (size_t i = 0; i < count; i++) {
     if (status == RP_OK) status = wait_for_mark(&marks[i], until_ns);
     if (status == RP_OK) note_done(idle, marks[i].token);
-    rp_device_mark_drop(marks[i].mark);
-    tell_done(marks[i].event, status == RP_OK);
+    tell_done(&marks[i], status == RP_OK);
   }
   return status;
 }
@@ -164,7 +176,8 @@ static void begin_closing(const struct rp__idle *idle, const struct rp_order_gap
   rp__gate_act();
   for (size_t i = 0; i < count; i++) {
     if (done(idle, gaps[i].token)) continue;
-    bool by_mark = !rp__waits_for_host(&gaps[i]) && !idle->host_only;
+    *(gaps[i].milestone ? &rp__milestone_counts.waits : &rp__milestone_counts.waits_for_all) += 1;
+    bool by_mark = gaps[i].milestone || (!rp__waits_for_host(&gaps[i]) && !idle->host_only);
     if (by_mark && make_mark(&gaps[i], &out->marks[out->mark_count]) == RP_OK)
       out->mark_count++;
     else
@@ -203,6 +216,17 @@ bool rp__waits_for_host(const struct rp_order_gap *gap) {
 /* ---- waits between streams ---- */
 
 /* With the lock, which is given up for the driver. */
+static rp_status wait_for_milestone(const struct rp_order_site *site, uint64_t milestone) {
+  uint64_t mark = rp__milestone_pin(milestone);
+  rp_agent_unlock();
+  rp_status status = rp_device_mark_wait(mark, site->stream, true);
+  (void)rp_agent_lock();
+  if (status == RP_OK) rp_order_milestone_wait(rp__enforce.order, site, milestone);
+  rp__milestone_unpin(milestone);
+  return status;
+}
+
+/* The same for all that the stream has been given. */
 static rp_status insert_wait(const struct rp_order_site *site, const struct rp_order_gap *gap) {
   struct rp_order *order = rp__enforce.order;
   uint64_t before = stream_of_mark(gap), event = new_event(), unused;
@@ -221,9 +245,15 @@ static rp_status insert_wait(const struct rp_order_site *site, const struct rp_o
   return status;
 }
 
+static rp_status insert(const struct rp_order_site *site, const struct rp_order_gap *gap) {
+  if (stream_of_mark(gap) == RP_ORDER_STREAM_UNKNOWN) return RP_OK; /* the host has waited */
+  *(gap->milestone ? &rp__milestone_counts.waits : &rp__milestone_counts.waits_for_all) += 1;
+  return gap->milestone ? wait_for_milestone(site, gap->milestone) : insert_wait(site, gap);
+}
+
 rp_status rp__insert_waits(const struct rp_order_site *site, const struct rp_order_gap *gaps, size_t count) {
   rp_status status = RP_OK;
   for (size_t i = 0; i < count && status == RP_OK; i++)
-    if (stream_of_mark(&gaps[i]) != RP_ORDER_STREAM_UNKNOWN) status = insert_wait(site, &gaps[i]);
+    status = insert(site, &gaps[i]);
   return status;
 }

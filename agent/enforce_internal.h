@@ -126,6 +126,30 @@ void rp__flight_end(void);
 /** Under the lock: another thread is between the two. */
 bool rp__others_in_flight(void);
 
+/* ---- milestones, see agent/enforce_milestones.c ---- */
+
+/** Under the core lock. */
+extern struct rp_milestone_counts rp__milestone_counts;
+
+/** One that is being placed. number 0: none is. */
+struct rp__placing {
+  struct rp_order_site site;
+  uint64_t context, number;
+  rp_order_call call;
+};
+/** Inside the gate, after the order was told of a call at `site` (that has returned, but not to the program).
+ */
+struct rp__placing rp__milestone_begin(const struct rp_order_site *site);
+/** Without the lock, before the program's call returns: records it. */
+void rp__milestone_place(const struct rp__placing *placing);
+/** Under the lock, from callbacks too: one is to be placed by the thread's next interposed call. */
+void rp__milestone_owe(const struct rp_order_site *site, rp_order_token token);
+/** Under the lock: its mark, which stays the same until it is unpinned. */
+uint64_t rp__milestone_pin(uint64_t number);
+void rp__milestone_unpin(uint64_t number);
+/** Inside the gate: all are given back, if no memory is shared any more. */
+void rp__milestones_release(void);
+
 /** Under the lock: transfers go on of which it is not known whether NCCL has launched them. */
 bool rp__transfers_go_on(void);
 

@@ -62,6 +62,7 @@ bool rp_enforce_collect(struct rp_enforce_report *out) {
   if (!rp__gate_enter_within(COLLECT_WAIT_NS)) return false;
   rp_status status = RP_OK;
   out->shadow = rp__enforce.shadow;
+  out->milestones = rp__milestone_counts;
   (void)snprintf(out->refused, sizeof out->refused, "%s", rp__enforce.refused);
   for (int i = 0; i < RP_ENFORCE_DEVICES && status == RP_OK; i++)
     if (rp__enforce.devices[i].tried || rp__enforce.devices[i].other_context)

@@ -96,6 +96,7 @@ static void note_send(const struct rp_enforce_transfer *transfer) {
 
 bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
   transfer->hit = false;
+  rp_enforce_settle();
   if (!rp__gate_enter()) return true;
   bool allowed;
   if (transfer->receive) {
@@ -112,19 +113,23 @@ bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
 
 /* ---- launched ---- */
 
-/* Inside the gate. */
-static void tell_launched(const struct rp_enforce_transfer *transfer, uint64_t group) {
+/* Inside the gate. True: a milestone behind it is of use. */
+static bool tell_launched(const struct rp_enforce_transfer *transfer, uint64_t group) {
+  bool shared = false;
   rp__note_activity();
   if (transfer->receive) {
     const struct rp_guard_receive receive = receive_of(transfer, group);
     for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
-      if (rp__enforce.devices[i].guard) rp_guard_receive_launched(rp__enforce.devices[i].guard, &receive);
-    return;
+      if (rp__enforce.devices[i].guard)
+        shared |= rp_guard_receive_launched(rp__enforce.devices[i].guard, &receive);
+    return shared;
   }
   const struct rp_guard_access access = access_of(transfer, group);
   rp_order_token token = rp_ordering_access(&transfer->site);
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++)
-    if (rp__enforce.devices[i].guard) rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
+    if (rp__enforce.devices[i].guard)
+      shared |= rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
+  return shared;
 }
 
 /* Inside the gate. Without memory for it the buffer stays in use, which is safe. */
@@ -144,11 +149,12 @@ static void note_going_on(const struct rp_enforce_transfer *transfer, uint64_t g
   atomic_store_explicit(&going_on.count, count + 1, memory_order_relaxed);
 }
 
-/* Inside the gate. */
-static void tell(const struct rp_enforce_transfer *transfer, uint64_t group,
+/* Inside the gate. True: a milestone behind it is of use. Not while NCCL may still have to put it on its
+ * stream. */
+static bool tell(const struct rp_enforce_transfer *transfer, uint64_t group,
                  enum rp_enforce_outcome outcome) {
-  if (outcome == RP_ENFORCE_CALL_LAUNCHED) tell_launched(transfer, group);
   if (outcome == RP_ENFORCE_CALL_GOES_ON) note_going_on(transfer, group);
+  return outcome == RP_ENFORCE_CALL_LAUNCHED && tell_launched(transfer, group);
 }
 
 void rp_enforce_comm_settled(uint64_t comm, bool launched) {
@@ -159,7 +165,7 @@ void rp_enforce_comm_settled(uint64_t comm, bool launched) {
       going_on.at[kept] = going_on.at[i];
       going_on.groups[kept++] = going_on.groups[i];
     } else if (launched) {
-      tell_launched(&going_on.at[i], going_on.groups[i]);
+      (void)tell_launched(&going_on.at[i], going_on.groups[i]);
     }
   }
   atomic_store_explicit(&going_on.count, kept, memory_order_relaxed);
@@ -184,9 +190,11 @@ void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, enum 
   if (!transfer->hit) return;
   if (outcome != RP_ENFORCE_CALL_FAILED && rp_thread.group && remember(transfer)) return;
   if (!rp__gate_enter()) return;
+  struct rp__placing milestone = {.number = 0};
   rp__flight_end();
-  if (!rp_thread.group) tell(transfer, 0, outcome);
+  if (!rp_thread.group && tell(transfer, 0, outcome)) milestone = rp__milestone_begin(&transfer->site);
   rp__gate_leave();
+  rp__milestone_place(&milestone);
 }
 
 /* ---- groups ---- */
@@ -207,23 +215,51 @@ static struct rp_enforce_group *reversed(struct rp_enforce_group *last) {
   return first;
 }
 
+/* Inside the gate. Which of them are to be followed by a milestone: their `hit`. */
+static void tell_all(struct rp_enforce_group *block, uint64_t group, enum rp_enforce_outcome outcome) {
+  for (; block; block = block->before)
+    for (size_t i = 0; i < block->count; i++) {
+      rp__flight_end();
+      block->transfers[i].hit = tell(&block->transfers[i], group, outcome);
+    }
+}
+
+static void place_behind(const struct rp_order_site *site) {
+  if (!rp__gate_enter()) return;
+  const struct rp__placing milestone = rp__milestone_begin(site);
+  rp__gate_leave();
+  rp__milestone_place(&milestone);
+}
+
+/* One for each run of transfers on the same stream: all of the group have been launched. */
+static void place_milestones(const struct rp_enforce_group *block) {
+  const struct rp_enforce_transfer *last = NULL;
+  for (; block; block = block->before)
+    for (size_t i = 0; i < block->count; i++) {
+      const struct rp_enforce_transfer *transfer = &block->transfers[i];
+      if (!transfer->hit) continue;
+      if (last && last->site.stream != transfer->site.stream) place_behind(&last->site);
+      last = transfer;
+    }
+  if (last) place_behind(&last->site);
+}
+
 void rp_enforce_group_end(enum rp_enforce_outcome outcome) {
   struct rp_enforce_group *block = reversed(rp_thread.transfers);
   uint64_t group = rp_thread.group;
   rp_thread.transfers = NULL;
   rp_thread.group = 0;
   if (!block) return;
-  bool inside = rp__gate_enter();
+  if (rp__gate_enter()) {
+    tell_all(block, group, outcome);
+    rp__gate_leave();
+    place_milestones(block);
+  }
   while (block) {
     struct rp_enforce_group *next = block->before;
-    for (size_t i = 0; inside && i < block->count; i++) {
-      rp__flight_end();
-      tell(&block->transfers[i], group, outcome);
-    }
     free(block);
     block = next;
   }
-  if (inside) rp__gate_leave();
 }
 
 /* ---- surprises ---- */

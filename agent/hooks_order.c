@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/abi.h"
+#include "agent/enforce.h"
 #include "agent/hooks.h"
 #include "agent/hooks_graphs.h"
 #include "agent/ordering.h"
@@ -16,6 +17,7 @@
 #define ORDERS(name, parameters, arguments, complete, ...)                                                   \
   RP_HOOK(int, name, parameters) {                                                                           \
     struct rp_ordering_call made = {.call = {__VA_ARGS__}};                                                  \
+    rp_enforce_settle();                                                                                     \
     rp_ordering_begin(&made);                                                                                \
     int result = real_##name arguments;                                                                      \
     if (result == RP_ABI_SUCCESS) complete;                                                                  \

@@ -39,6 +39,7 @@ static inline bool rp_hook_work_begin(struct rp_hook_work *call) {
   bool on = rp_call_begin(RP_CALL_WORK);
   call->asks = rp_enforce_on() && rp_call_is_programs(RP_CALL_WORK);
   call->tells = call->hit = call->refused = false;
+  if (call->asks) rp_enforce_settle();
   return on || call->asks;
 }
 

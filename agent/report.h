@@ -79,10 +79,20 @@ struct rp_enforce_device {
   char refused[512];
 };
 
+/** What is waited for before memory is used again: events recorded right behind its uses, or all that a
+ * stream has been given. */
+struct rp_milestone_counts {
+  uint64_t placed;        /**< events recorded (in observe mode: that would have been) */
+  uint64_t failed;        /**< the driver would not, or too many were being recorded at once */
+  uint64_t waits;         /**< of streams and of the host, for such an event */
+  uint64_t waits_for_all; /**< for all of a stream or context, as there was no event */
+};
+
 /** What enforcing does, or in observe mode would do. A device is listed once something was asked of it. */
 struct rp_enforce_report {
   bool shadow;       /**< nothing is really shared: what enforcing would have done */
   char refused[512]; /**< why the whole process enforces nothing though asked to; as above */
+  struct rp_milestone_counts milestones;
   struct rp_enforce_device devices[RP_ENFORCE_DEVICES];
   size_t device_count;
 };

@@ -368,6 +368,15 @@ static json_t *switched_off_json(const struct rp_report *report, bool *failed) {
   return emit.object;
 }
 
+static json_t *milestones_json(const struct rp_milestone_counts *counts, bool *failed) {
+  struct rp__emit emit = rp__emit_begin(failed);
+  rp__put_u64(&emit, "placed", counts->placed);
+  rp__put_u64(&emit, "failed", counts->failed);
+  rp__put_u64(&emit, "waits", counts->waits);
+  rp__put_u64(&emit, "waits_for_all", counts->waits_for_all);
+  return emit.object;
+}
+
 json_t *rp__report_enforce_json(const struct rp_report *report, bool *failed) {
   const struct rp_enforce_report *enforce = report->enforce;
   if (!enforce) return json_null();
@@ -378,6 +387,7 @@ json_t *rp__report_enforce_json(const struct rp_report *report, bool *failed) {
   rp__put_text(&emit, "mode", enforce->shadow ? "shadow" : "enforce");
   put_refused(&emit, "refused", enforce->refused);
   rp__put(&emit, "switched_off", switched_off_json(report, failed));
+  rp__put(&emit, "milestones", milestones_json(&enforce->milestones, failed));
   rp__put(&emit, "totals", totals_json(enforce, failed));
   rp__put(&emit, "devices", devices);
   return emit.object;

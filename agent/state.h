@@ -61,8 +61,11 @@ struct rp_thread {
   uint8_t order_wanted; /**< the next work's token will be asked for */
   uint8_t
       order_learned; /**< the thread has waited for something since it last told work on a legacy stream */
-  uint64_t work_seq, work_time_ns;    /**< of the first event of the work that this thread told last */
-  uint64_t group;                     /**< number of the open NCCL group, unique in the process; 0 = none */
+  uint64_t work_seq, work_time_ns; /**< of the first event of the work that this thread told last */
+  uint64_t group;                  /**< number of the open NCCL group, unique in the process; 0 = none */
+  uint64_t owed_token,
+      owed_stream, /**< access that was only seen, with no milestone behind it yet; 0 = none */
+      owed_context;
   struct rp_enforce_group *transfers; /**< of the open group, posted and not launched; see agent/enforce.h */
   uint32_t tid;
   uint32_t in_flight;   /**< calls that a guard was asked about and that are not made yet */

@@ -89,6 +89,9 @@ rp_status rp_device_mark(uint64_t context, uint64_t stream, uint64_t *mark);
 /** Whether the work before the mark is complete: RP_OK, RP_ERROR_BUSY (not yet), RP_ERROR_UNAVAILABLE (its
  * context failed, or is gone). From any thread, with or without a context. */
 rp_status rp_device_mark_query(uint64_t mark);
+/** Makes `stream` wait for the work before the mark, of whatever context that is. As rp_device_stream_wait
+ * otherwise; RP_ERROR_UNAVAILABLE also where the mark's context is gone. */
+rp_status rp_device_mark_wait(uint64_t mark, uint64_t stream, bool timed);
 /** Gives the mark back, once. 0 is allowed. */
 void rp_device_mark_drop(uint64_t mark);
 /** Waits for a whole context (as cudaFree does), 0: the current one. Not while a stream of it is captured,

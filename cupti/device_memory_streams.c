@@ -212,6 +212,22 @@ rp_status rp_device_mark_query(uint64_t mark) {
   return status;
 }
 
+rp_status rp_device_mark_wait(uint64_t mark, uint64_t stream, bool timed) {
+  const struct rp__device_driver *driver = rp__device_driver();
+  struct rp__device_mark *awaited = (struct rp__device_mark *)(uintptr_t)mark;
+  struct rp__device_scope scope;
+  if (!mark || !stream) return RP_ERROR_INVALID;
+  struct rp__device_context *home = driver ? rp__device_mark_use(awaited) : NULL;
+  if (!home) return RP_ERROR_UNAVAILABLE;
+  rp__device_enter(driver, &scope);
+  rp_status status = check_not_captured(driver, stream);
+  if (status == RP_OK)
+    status = timed ? wait_timed(driver, stream, awaited->event) : wait_plain(driver, stream, awaited->event);
+  rp__device_leave(driver, &scope);
+  rp__device_context_put(home);
+  return status;
+}
+
 void rp_device_mark_drop(uint64_t mark) {
   if (mark) rp__device_mark_put((struct rp__device_mark *)(uintptr_t)mark);
 }

@@ -150,6 +150,12 @@ uint32_t rp_guard_flags(const struct rp_guard *guard, uint64_t address) {
   return rp_pool_find(guard->pool, address, &id) ? 0 : rp__guard_info(guard, id).flags;
 }
 
+bool rp_guard_sharing(const struct rp_guard *guard) {
+  for (uint32_t id = 0; id < guard->buffer_count; id++)
+    if (guard->buffers[id].in_use && rp__guard_info(guard, id).binding == RP_POOL_BOUND) return true;
+  return false;
+}
+
 uint64_t rp_guard_backed_example(const struct rp_guard *guard) {
   for (uint32_t id = 0; id < guard->buffer_count; id++) {
     bool backed = false;
@@ -187,9 +193,20 @@ static bool same_gap(const struct rp_order_gap *one, const struct rp_order_gap *
          (one->fix == RP_ORDER_FIX_CONTEXT || one->stream == other->stream);
 }
 
-static void idle_add(struct rp_guard_action *action, struct rp_order_gap gap) {
+/* Does closing the one close the other? All that is on a stream comes before a wait for its tail. */
+static bool stands_for(const struct rp_guard *guard, const struct rp_order_gap *one,
+                       const struct rp_order_gap *other) {
+  return one->milestone ? rp_order_gap_covers(guard->order, one, other->token) : same_gap(one, other);
+}
+
+static void idle_add(const struct rp_guard *guard, struct rp_guard_action *action, struct rp_order_gap gap) {
   for (size_t i = 0; i < action->idle_count; i++)
-    if (same_gap(&action->idle[i], &gap)) return;
+    if (stands_for(guard, &action->idle[i], &gap)) return;
+  for (size_t i = 0; i < action->idle_count; i++) {
+    if (!stands_for(guard, &gap, &action->idle[i])) continue;
+    action->idle[i] = gap;
+    return;
+  }
   if (action->idle_count < RP_GUARD_ACTION_WAITS) {
     action->idle[action->idle_count++] = gap;
     return;
@@ -208,15 +225,24 @@ static struct rp_order_gap anything(const struct rp_guard *guard, uint64_t conte
                                .context = context ? context : guard->context};
 }
 
+/* Without looking its own milestone up, for there may be many accesses. */
+static bool covered(const struct rp_guard *guard, const struct rp_guard_action *action,
+                    rp_order_token token) {
+  for (size_t i = 0; i < action->idle_count; i++)
+    if (rp_order_gap_covers(guard->order, &action->idle[i], token)) return true;
+  return false;
+}
+
 void rp__guard_idle(const struct rp_guard *guard, const struct rp__guard_buffer *buffer, uint64_t context,
                     struct rp_guard_action *action) {
   const struct rp_order_frontier *frontier = &buffer->frontier;
   for (uint8_t i = 0; i < frontier->count; i++) {
     if (rp_order_complete(guard->order, frontier->latest[i])) continue;
+    if (covered(guard, action, frontier->latest[i])) continue;
     struct rp_order_gap gap = rp_order_owner(guard->order, frontier->latest[i]);
-    idle_add(action, gap.fix == RP_ORDER_FIX_NONE ? anything(guard, context) : gap);
+    idle_add(guard, action, gap.fix == RP_ORDER_FIX_NONE ? anything(guard, context) : gap);
   }
-  if (frontier->unknown) idle_add(action, anything(guard, context));
+  if (frontier->unknown) idle_add(guard, action, anything(guard, context));
   action->serial = guard->serial;
 }
 

@@ -141,6 +141,8 @@ bool rp_guard_owns(const struct rp_guard *guard, uint64_t address, uint64_t *beg
                    bool *backed);
 /** Which ways out of our sight (RP_POOL_FLAG_*) the buffer at `address` has; 0 where there is no buffer. */
 uint32_t rp_guard_flags(const struct rp_guard *guard, uint64_t address);
+/** Whether some buffer shares memory now. */
+bool rp_guard_sharing(const struct rp_guard *guard);
 /** Begin of some buffer of ours that has memory; 0 if there is none. */
 uint64_t rp_guard_backed_example(const struct rp_guard *guard);
 
@@ -154,14 +156,15 @@ enum rp_guard_next {
 
 struct rp_guard_action {
   enum rp_guard_next next;
-  /** Make the call's stream wait: record an event on waits[i].stream of waits[i].context, let the stream wait
-   * for it, and tell the order both. */
+  /** Make the call's stream wait for the milestone of each of them. Where it has none: record an event on
+   * waits[i].stream of waits[i].context, let the stream wait for that. Tell the order. */
   struct rp_order_gap waits[RP_GUARD_ACTION_WAITS];
   size_t wait_count;
-  /** Before commit the host must know that the work of these streams so far is complete (fix CONTEXT: of the
-   * whole context; context 0: the calling thread's). Ask with queries, outside of all locks, tell the order
-   * (record and synchronisation of the mark's event, or of the context) and rp_guard_idle_reached, and
-   * prepare again if anything else went on meanwhile. */
+  /** Before commit the host must know that these milestones were reached, and where there is none that the
+   * work of the stream so far is complete (fix CONTEXT: of the whole context; context 0: the calling
+   * thread's). Ask with queries, outside of all locks, tell the order (record and synchronisation of the
+   * mark's event, or of the context) and rp_guard_idle_reached, and prepare again if anything else went on
+   * meanwhile. */
   struct rp_order_gap idle[RP_GUARD_ACTION_WAITS];
   size_t idle_count;
   bool boundary; /**< a step ends here and something waits for it: see rp_guard_boundary; `idle` may be waited
@@ -193,8 +196,9 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
 rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_receive *receive,
                                   const struct rp_guard_action *action);
 /** NCCL has launched it: after the call, or after the end of its group, has succeeded. Until then the
- * buffer's order is unknown. Tells the order (rp_order_access) if the buffer is ours. */
-void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive);
+ * buffer's order is unknown. Tells the order (rp_order_access) if the buffer is ours. True: it shares memory,
+ * and a milestone behind the call is of use (RP_ORDER_MILESTONE). */
+bool rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive);
 /** The same for a caller that has told the order itself, of the call or of its group: `token` is what that
  * answered. */
 void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,
@@ -240,12 +244,12 @@ rp_status rp_guard_access_prepare(struct rp_guard *guard, const struct rp_guard_
 rp_status rp_guard_access_commit(struct rp_guard *guard, const struct rp_guard_access *access,
                                  const struct rp_guard_action *action);
 /** The call has succeeded: order and evidence, for every buffer in the range. `token` is that of the call
- * (rp_order_access and the like), so that several buffers of one launch share one. */
-void rp_guard_access_launched(struct rp_guard *guard, const struct rp_guard_access *access,
+ * (rp_order_access and the like), so that several buffers of one launch share one. True: as for a receive. */
+bool rp_guard_access_launched(struct rp_guard *guard, const struct rp_guard_access *access,
                               rp_order_token token);
 /** Seen in a callback: prepare, commit and launched in one, as far as nothing needs to be done. `abort` (may
- * be NULL) is set where the policy says so. */
-void rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
+ * be NULL) is set where the policy says so. True: as for a receive. */
+bool rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
                           bool *abort);
 /** A graph launch: unknown accesses of every buffer that a graph holds. */
 void rp_guard_graph_launched(struct rp_guard *guard, const struct rp_guard_access *access,

@@ -114,24 +114,27 @@ rp_status rp_guard_access_commit(struct rp_guard *guard, const struct rp_guard_a
   return do_commit(guard, id, access, &action->decision, true);
 }
 
-/* Calls `each` for every buffer in the range. */
-static void for_each(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
+/* Calls `each` for every buffer in the range. Does one of them share memory? */
+static bool for_each(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
                      void (*each)(struct rp_guard *, uint32_t, const struct rp_guard_access *,
                                   rp_order_token)) {
   uint64_t at = access->address, next = 0;
+  bool shared = false;
   uint64_t end = access->bytes > UINT64_MAX - at ? UINT64_MAX : at + access->bytes;
   uint32_t id;
   while (!rp__guard_find(guard, at, access->bytes ? end - at : 0, &id)) {
     each(guard, id, access, token);
+    shared |= rp__guard_info(guard, id).binding == RP_POOL_BOUND;
     next = rp__guard_end(guard, id);
-    if (!access->bytes || next >= end || next <= at) return;
+    if (!access->bytes || next >= end || next <= at) break;
     at = next;
   }
+  return shared;
 }
 
-void rp_guard_access_launched(struct rp_guard *guard, const struct rp_guard_access *access,
+bool rp_guard_access_launched(struct rp_guard *guard, const struct rp_guard_access *access,
                               rp_order_token token) {
-  for_each(guard, access, token, rp__guard_touch);
+  return for_each(guard, access, token, rp__guard_touch);
 }
 
 /* Too late to do anything: what the pool can do without the driver, and the truth. */
@@ -147,15 +150,16 @@ static void seen(struct rp_guard *guard, uint32_t id, const struct rp_guard_acce
   rp__guard_touch(guard, id, access, token);
 }
 
-void rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
+bool rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *access, rp_order_token token,
                           bool *abort) {
   struct rp_guard_access single = *access;
   single.group = 0; /* it is launched already */
   rp__guard_context(guard, access->site.context);
-  for_each(guard, &single, token, access->asked ? rp__guard_touch : seen);
-  if (!abort) return;
+  bool shared = for_each(guard, &single, token, access->asked ? rp__guard_touch : seen);
+  if (!abort) return shared;
   *abort = guard->abort_pending;
   guard->abort_pending = false;
+  return shared;
 }
 
 void rp_guard_graph_launched(struct rp_guard *guard, const struct rp_guard_access *access,

@@ -236,10 +236,11 @@ rp_status rp_guard_receive_commit(struct rp_guard *guard, const struct rp_guard_
   return do_commit(guard, receive, id, &target, action);
 }
 
-void rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive) {
+bool rp_guard_receive_launched(struct rp_guard *guard, const struct rp_guard_receive *receive) {
   uint32_t id;
-  if (rp_pool_find(guard->pool, receive->address, &id)) return;
+  if (rp_pool_find(guard->pool, receive->address, &id)) return false;
   rp_guard_receive_ordered(guard, receive, rp_order_access(guard->order, &receive->site));
+  return rp__guard_info(guard, id).binding == RP_POOL_BOUND;
 }
 
 void rp_guard_receive_ordered(struct rp_guard *guard, const struct rp_guard_receive *receive,

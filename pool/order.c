@@ -48,6 +48,7 @@ static void take_defaults(struct rp_order_limits *limits) {
   if (!limits->events) limits->events = 4096;
   if (!limits->graphs) limits->graphs = 256;
   if (!limits->calls) limits->calls = 256;
+  if (!limits->milestones) limits->milestones = RP_ORDER_MILESTONES;
 }
 
 static rp_status init_indexes(struct rp_order *order) {
@@ -68,12 +69,13 @@ static rp_status init_tables(struct rp_order *order) {
   order->thread = calloc(limits->threads, sizeof *order->thread);
   order->event = calloc(limits->events, sizeof *order->event);
   order->graph = calloc(limits->graphs, sizeof *order->graph);
+  order->milestone = calloc(limits->milestones, sizeof *order->milestone);
   order->component = calloc(limits->components, sizeof *order->component);
   size_t clocks = (size_t)2 * limits->contexts + (size_t)2 * limits->streams + limits->threads +
-                  limits->events + limits->graphs + limits->calls + 1;
+                  limits->events + limits->graphs + limits->milestones + limits->calls + 1;
   order->clocks = calloc(clocks * limits->components, sizeof *order->clocks);
   if (!order->context || !order->stream || !order->thread || !order->event || !order->graph ||
-      !order->component || !order->clocks)
+      !order->milestone || !order->component || !order->clocks)
     return RP_ERROR_NO_MEMORY;
   order->bytes = clocks * limits->components * sizeof *order->clocks;
   return RP_OK;
@@ -98,6 +100,10 @@ static void deal_clocks(struct rp_order *order) {
     order->event[i].clock = next;
   for (uint32_t i = 0; i < limits->graphs; i++, next += width)
     order->graph[i].clock = next;
+  for (uint32_t i = 0; i < limits->milestones; i++, next += width) {
+    order->milestone[i].clock = next;
+    order->milestone[i].component = RP_ORDER_NO_SLOT;
+  }
   for (uint32_t i = 0; i <= limits->calls; i++, next += width)
     order->call[i].clock = next;
 }
@@ -113,7 +119,8 @@ static void count_bytes(struct rp_order *order) {
                   index_bytes(&order->threads) + index_bytes(&order->events) + index_bytes(&order->graphs);
   order->bytes += limits->contexts * sizeof *order->context + limits->streams * sizeof *order->stream +
                   limits->threads * sizeof *order->thread + limits->events * sizeof *order->event +
-                  limits->graphs * sizeof *order->graph + limits->components * sizeof *order->component;
+                  limits->graphs * sizeof *order->graph + limits->components * sizeof *order->component +
+                  limits->milestones * sizeof *order->milestone;
   order->bytes += ((size_t)limits->calls + 1) * sizeof *order->call +
                   limits->calls * (sizeof *order->call_active + sizeof *order->call_unused);
 }
@@ -151,6 +158,7 @@ void rp_order_destroy(struct rp_order *order) {
   free(order->thread);
   free(order->event);
   free(order->graph);
+  free(order->milestone);
   free(order->component);
   free(order->clocks);
   free(order);
@@ -380,6 +388,11 @@ void rp_order_context_destroy(struct rp_order *order, uint64_t context) {
   const uint32_t slot = (uint32_t)(found - order->context);
   for (uint32_t i = 0; i < order->limits.streams; i++)
     if (order->stream[i].context == slot && stream_exists(order, i)) stream_remove(order, i);
+  for (uint32_t i = 0; i < order->milestone_width; i++) {
+    struct rp_order_milestone *milestone = &order->milestone[i];
+    if (milestone->component != RP_ORDER_NO_SLOT && order->component[milestone->component].context == context)
+      milestone->component = RP_ORDER_NO_SLOT; /* its event went too */
+  }
   rp_order_index_remove(&order->contexts, slot);
   found->id = 0;
 }

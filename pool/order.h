@@ -85,6 +85,9 @@ typedef uint64_t rp_order_token;
 /** An access whose order is not known: before nothing. */
 #define RP_ORDER_TOKEN_UNKNOWN UINT64_C(0)
 
+/** Milestones that there can be, if not told otherwise. */
+#define RP_ORDER_MILESTONES 1024
+
 /** Bounds. A zero takes the default. */
 struct rp_order_limits {
   uint32_t contexts;   /**< default 16 */
@@ -94,6 +97,7 @@ struct rp_order_limits {
   uint32_t events;     /**< with something recorded, default 4096; the oldest make room */
   uint32_t graphs;     /**< executable graphs launched, default 256; the oldest make room */
   uint32_t calls;      /**< begun and not ended at a time, default 256 */
+  uint32_t milestones; /**< default RP_ORDER_MILESTONES */
 };
 
 /** What did not fit, and what could not be followed. */
@@ -221,7 +225,8 @@ enum rp_order_kind {
   RP_ORDER_SYNC_EVENT,        /**< object: event; site: thread only */
   RP_ORDER_SYNC_CONTEXT,      /**< site: context and thread only */
   RP_ORDER_CAPTURE_BEGIN,
-  RP_ORDER_CAPTURE_END
+  RP_ORDER_CAPTURE_END,
+  RP_ORDER_MILESTONE /**< object: number, see below */
 };
 
 /** A call begins. Where threads call at once, nobody knows which of two overlapping calls came first, and one
@@ -265,6 +270,20 @@ void rp_order_capture_unsure(struct rp_order *order);
  * told. */
 bool rp_order_legacy_learns(const struct rp_order *order);
 
+/* ---- milestones ---- */
+
+/* Events of the caller's own, recorded on a stream right behind an access (rp_order_begin with
+ * RP_ORDER_MILESTONE before it is recorded, then end or cancel). Who has to wait for the access waits for the
+ * first milestone behind it, and so for nothing that was put on the stream later. They have numbers from 1 to
+ * limits.milestones, which the caller gives; one that is begun again must have been dropped before. */
+
+/** The event of that number means nothing any more, or is about to be recorded anew. */
+void rp_order_milestone_drop(struct rp_order *order, uint64_t number);
+/** Later work on the site's stream waits for the milestone. Told after the wait was made. */
+void rp_order_milestone_wait(struct rp_order *order, const struct rp_order_site *site, uint64_t number);
+/** The thread knows that the milestone was reached. */
+void rp_order_milestone_sync(struct rp_order *order, uint64_t thread, uint64_t number);
+
 /* ---- questions: change nothing, O(1) for a token ---- */
 
 /** Would an operation issued now at `site` begin after the access completed? (That a graph launch comes after
@@ -278,6 +297,8 @@ bool rp_order_stale(const struct rp_order *order, rp_order_token token);
 
 /** Does some thread know that the access completed? Then it has. An access of the host always has. */
 bool rp_order_complete(const struct rp_order *order, rp_order_token token);
+/** The context of the site's stream, as far as was told; 0 = unknown. */
+uint64_t rp_order_context_at(const struct rp_order *order, const struct rp_order_site *site);
 /** Is an operation at `site` captured into a graph, as far as was told? */
 bool rp_order_capturing(const struct rp_order *order, const struct rp_order_site *site);
 
@@ -300,8 +321,8 @@ bool rp_order_frontier_before(const struct rp_order *order, const struct rp_orde
 
 /** What would close a gap. */
 enum rp_order_fix {
-  RP_ORDER_FIX_WAIT, /**< record an event on `stream` of `context` now, and let the site's stream wait for it
-                      */
+  RP_ORDER_FIX_WAIT, /**< let the site's stream wait for `milestone`, or where that is 0 for an event recorded
+                        now on `stream` of `context` */
   RP_ORDER_FIX_CONTEXT, /**< the stream is gone or another thread's default stream: synchronise `context` */
   RP_ORDER_FIX_NONE     /**< nothing known would: use other memory, or wait for everything */
 };
@@ -310,24 +331,27 @@ struct rp_order_gap {
   enum rp_order_fix fix;
   uint64_t context, stream, thread; /**< where the unordered access was made; 0 = unknown */
   rp_order_token token;
+  uint64_t milestone; /**< number of the first one behind the access, 0 = none */
 };
-/** The fewest waits that would order the whole frontier before `site`: a stream that is itself after another
- * stands for both. Writes at most RP_ORDER_FRONTIER + 1 gaps to `gaps`, and returns how many; 0 when all is
- * ordered. Once the waits have been made and told, rp_order_frontier_before says true (unless a fix was NONE,
- * or the site is programmatic). */
+/** The fewest waits that would order the whole frontier before `site`: a milestone or stream that is itself
+ * after another access stands for both. Writes at most RP_ORDER_FRONTIER + 1 gaps to `gaps`, and returns how
+ * many; 0 when all is ordered. Once the waits have been made and told, rp_order_frontier_before says true
+ * (unless a fix was NONE, or the site is programmatic). */
 size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontier *frontier,
                      const struct rp_order_site *site, struct rp_order_gap gaps[RP_ORDER_FRONTIER + 1]);
 
-/** Would a wait for what the gap's stream has been given so far be one for work that waits for something
- * outside of all streams (RP_ORDER_OUTSIDE), is not known to be complete, and is not before `site` anyway?
- * Then it may be one for the site itself, and never end. O(components). */
+/** Would a wait for the gap's milestone, or for what its stream has been given so far, be one for work that
+ * waits for something outside of all streams (RP_ORDER_OUTSIDE), is not known to be complete, and is not
+ * before `site` anyway? Then it may be one for the site itself, and never end. O(components). */
 bool rp_order_may_stall(const struct rp_order *order, const struct rp_order_gap *gap,
                         const struct rp_order_site *site);
 
-/** Who made the access, as the gap between it and the host: FIX_WAIT: when `stream` has done the work it has
- * been given, it is complete; FIX_CONTEXT: the stream cannot be asked, but `context` can; FIX_NONE: nothing
- * known would tell. */
+/** Who made the access, as the gap between it and the host: FIX_WAIT: when `milestone` has been reached, or
+ * where that is 0 `stream` has done the work it has been given, it is complete; FIX_CONTEXT: the stream
+ * cannot be asked, but `context` can; FIX_NONE: nothing known would tell. */
 struct rp_order_gap rp_order_owner(const struct rp_order *order, rp_order_token token);
+/** Is the access before the gap's milestone? False where the gap has none. */
+bool rp_order_gap_covers(const struct rp_order *order, const struct rp_order_gap *gap, rp_order_token token);
 
 #ifdef __cplusplus
 }

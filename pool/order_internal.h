@@ -53,6 +53,13 @@ struct rp_order_event {
   enum rp_order_event_state state;
 };
 
+struct rp_order_milestone {
+  uint64_t *clock;
+  uint64_t position;  /**< of its stream's component */
+  uint32_t component; /**< RP_ORDER_NO_SLOT: not placed */
+  bool unsure;        /**< work that waits for something outside may be before it, untold */
+};
+
 struct rp_order_graph {
   uint64_t *clock;
   bool used;
@@ -77,6 +84,7 @@ struct rp_order_pending {
   uint64_t position; /**< of the stream's component when it began */
   uint64_t capture, capture_before;                 /**< begin and end of a capture */
   uint64_t seen_thread, seen_legacy, seen_blocking; /**< versions that `clock` includes */
+  uint64_t outside;                                 /**< milestone: order->outside_begun when it began */
   rp_order_call with;                               /**< one that ends with it, 0 = none */
   struct rp_order_site site;
   uint32_t stream, component; /**< slots when it began, or RP_ORDER_NO_SLOT */
@@ -99,6 +107,7 @@ struct rp_order {
   struct rp_order_thread *thread;
   struct rp_order_event *event;
   struct rp_order_graph *graph;
+  struct rp_order_milestone *milestone; /**< by number - 1 */
   struct rp_order_component *component;
   struct rp_order_pending *call;       /**< limits.calls, and one more for calls told at once */
   uint32_t *call_active, *call_unused; /**< slots */
@@ -109,6 +118,8 @@ struct rp_order {
   uint32_t retired_first, retired_last;
   uint32_t event_hand, graph_hand; /**< where the search for the next one to evict begins */
   uint64_t tick;                   /**< source of versions and capture numbers */
+  uint64_t outside_begun;          /**< calls begun that may wait for something outside */
+  uint32_t milestone_width;        /**< highest number ever placed: as far as they need looking at */
   uint32_t captures_active;
   bool capture_lost;     /**< something captured could not be stored: absent events may be captured ones */
   bool foreign_lost;     /**< a foreign event could not be stored: no event can be trusted */
@@ -137,6 +148,8 @@ struct rp_order_event *rp_order_find_event(const struct rp_order *order, uint64_
 /** Makes room by evicting if it has to. */
 struct rp_order_event *rp_order_get_event(struct rp_order *order, uint64_t event);
 void rp_order_drop_event(struct rp_order *order, uint64_t event);
+/** NULL: not placed. */
+const struct rp_order_milestone *rp_order_find_milestone(const struct rp_order *order, uint64_t number);
 struct rp_order_graph *rp_order_find_graph(const struct rp_order *order, uint64_t exec);
 struct rp_order_graph *rp_order_get_graph(struct rp_order *order, uint64_t exec);
 struct rp_order_context *rp_order_context_of(const struct rp_order *order,
@@ -166,6 +179,8 @@ void rp_order_spoil_graph(struct rp_order *order, uint64_t exec);
 bool rp_order_recording(const struct rp_order *order, uint64_t event);
 /** A capture begins or draws in the site's stream: what goes on there may be part of it. */
 void rp_order_mark_captured(struct rp_order *order, const struct rp_order_site *site);
+/** Has work begun to be launched that waits for something outside? It may be on any stream before long. */
+bool rp_order_outside_goes_on(const struct rp_order *order);
 /** The stream in this slot, or of this handle, is destroyed, or the context with its default streams. */
 void rp_order_mark_gone_slot(struct rp_order *order, uint32_t stream);
 void rp_order_mark_gone(struct rp_order *order, uint64_t stream);
@@ -180,6 +195,9 @@ void rp_order_call_begin(struct rp_order *order, struct rp_order_pending *call);
 rp_order_token rp_order_call_end(struct rp_order *order, struct rp_order_pending *call, bool access);
 rp_order_token rp_order_copy_end(struct rp_order *order, struct rp_order_pending *call,
                                  enum rp_order_copy kind, bool access);
+/** Something that is no operation is before all that follows on the stream. */
+void rp_order_stream_join(struct rp_order *order, struct rp_order_stream *stream, const uint64_t *clock);
+void rp_order_thread_learns(struct rp_order *order, uint64_t thread, const uint64_t *clock);
 void rp_order_event_store(struct rp_order *order, uint64_t event, const uint64_t *clock);
 /** The clock of the start of the stream's latest operation. */
 void rp_order_copy_start(const struct rp_order *order, uint64_t *clock, const struct rp_order_stream *stream);

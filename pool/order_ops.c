@@ -28,7 +28,7 @@ static void publish(struct rp_order *order, struct rp_order_stream *stream) {
 }
 
 /* Something that is no operation: the start of the latest operation stays where it was. */
-static void join_stream(struct rp_order *order, struct rp_order_stream *stream, const uint64_t *clock) {
+void rp_order_stream_join(struct rp_order *order, struct rp_order_stream *stream, const uint64_t *clock) {
   if (rp_order_clock_covers(order, stream->full, clock)) return;
   split_start(order, stream);
   rp_order_clock_join(order, stream->full, clock);
@@ -234,6 +234,7 @@ static bool was_next(const struct rp_order *order, const struct rp_order_pending
 }
 
 static void begin_graph(struct rp_order *order, struct rp_order_pending *call) {
+  order->outside_begun += order->outside_captured;
   const struct rp_order_stream *stream = rp_order_get_stream(order, &call->site);
   call->no_room = !stream;
   const struct rp_order_graph *before = rp_order_find_graph(order, call->object);
@@ -268,7 +269,7 @@ static rp_order_token end_graph(struct rp_order *order, struct rp_order_pending 
 
 /* ---- the host waits ---- */
 
-static void thread_learns(struct rp_order *order, uint64_t thread, const uint64_t *clock) {
+void rp_order_thread_learns(struct rp_order *order, uint64_t thread, const uint64_t *clock) {
   struct rp_order_thread *knows = rp_order_get_thread(order, thread);
   if (knows && rp_order_clock_join(order, knows->clock, clock)) knows->version = ++order->tick;
 }
@@ -315,7 +316,7 @@ static void end_sync(struct rp_order *order, const struct rp_order_pending *call
   const bool distrusted = call->kind == RP_ORDER_SYNC_EVENT && order->foreign_lost;
   if (call->kind == RP_ORDER_SYNC_STREAM && call->captured) order->counts.captured++;
   if (!call->captured && !call->empty && !call->spoiled && !distrusted)
-    thread_learns(order, call->site.thread, call->clock);
+    rp_order_thread_learns(order, call->site.thread, call->clock);
 }
 
 static bool host_waits(enum rp_order_copy kind) {
@@ -340,7 +341,7 @@ rp_order_token rp_order_copy_end(struct rp_order *order, struct rp_order_pending
   if (!waited) return token;
   if (was_next(order, call, token))
     call->clock[rp_order_token_component(token)] = rp_order_token_position(token);
-  thread_learns(order, call->site.thread, call->clock);
+  rp_order_thread_learns(order, call->site.thread, call->clock);
   return token;
 }
 
@@ -403,7 +404,7 @@ static void end_record(struct rp_order *order, struct rp_order_pending *call) {
     return;
   }
   if (stream && call->kind == RP_ORDER_RECORD) {
-    join_stream(order, stream, call->clock);
+    rp_order_stream_join(order, stream, call->clock);
     note_seen(stream, call);
   }
   if (call->spoiled)
@@ -436,7 +437,32 @@ static void end_wait(struct rp_order *order, struct rp_order_pending *call) {
   if (call->captured || call->empty || call->spoiled || call->gone || order->foreign_lost) return;
   struct rp_order_stream *stream = &order->stream[call->stream];
   if (stream->capture) return;
-  join_stream(order, stream, call->clock);
+  rp_order_stream_join(order, stream, call->clock);
+  note_seen(stream, call);
+}
+
+/* ---- milestones ---- */
+
+static void begin_milestone(struct rp_order *order, struct rp_order_pending *call) {
+  const struct rp_order_stream *stream = rp_order_find_stream(order, &call->site);
+  remember_stream(order, call, stream);
+  call->captured = is_captured(call, stream);
+  call->spoiled = rp_order_outside_goes_on(order);
+  call->outside = order->outside_begun;
+  after_stream(order, call, stream);
+}
+
+static void end_milestone(struct rp_order *order, const struct rp_order_pending *call) {
+  if (call->stream == RP_ORDER_NO_SLOT || call->component == RP_ORDER_NO_SLOT || call->gone) return;
+  struct rp_order_stream *stream = &order->stream[call->stream];
+  if (call->object - 1 >= order->limits.milestones || is_captured(call, stream)) return;
+  struct rp_order_milestone *milestone = &order->milestone[call->object - 1];
+  rp_order_clock_copy(order, milestone->clock, call->clock);
+  if (call->object > order->milestone_width) order->milestone_width = (uint32_t)call->object;
+  milestone->component = call->component;
+  milestone->position = call->clock[call->component];
+  milestone->unsure = call->spoiled || call->outside != order->outside_begun;
+  rp_order_stream_join(order, stream, call->clock);
   note_seen(stream, call);
 }
 
@@ -445,6 +471,7 @@ static void end_wait(struct rp_order *order, struct rp_order_pending *call) {
 void rp_order_call_begin(struct rp_order *order, struct rp_order_pending *call) {
   switch (call->kind) {
   case RP_ORDER_WORK: {
+    order->outside_begun += (call->site.flags & RP_ORDER_OUTSIDE) != 0;
     const struct rp_order_stream *stream = stream_that_matters(order, call);
     remember_stream(order, call, stream);
     call->captured = is_captured(call, stream);
@@ -476,6 +503,9 @@ void rp_order_call_begin(struct rp_order *order, struct rp_order_pending *call) 
   case RP_ORDER_CAPTURE_END:
     rp_order_capture_call_begin(order, call);
     break;
+  case RP_ORDER_MILESTONE:
+    begin_milestone(order, call);
+    break;
   }
 }
 
@@ -502,6 +532,9 @@ rp_order_token rp_order_call_end(struct rp_order *order, struct rp_order_pending
   case RP_ORDER_CAPTURE_BEGIN:
   case RP_ORDER_CAPTURE_END:
     rp_order_capture_call_end(order, call);
+    break;
+  case RP_ORDER_MILESTONE:
+    end_milestone(order, call);
     break;
   }
   return RP_ORDER_TOKEN_UNKNOWN;

@@ -78,7 +78,42 @@ bool rp_order_frontier_before(const struct rp_order *order, const struct rp_orde
   return true;
 }
 
+/* ---- milestones ---- */
+
+const struct rp_order_milestone *rp_order_find_milestone(const struct rp_order *order, uint64_t number) {
+  if (number - 1 >= order->limits.milestones) return NULL; /* 0 too */
+  const struct rp_order_milestone *found = &order->milestone[number - 1];
+  return found->component == RP_ORDER_NO_SLOT ? NULL : found;
+}
+
+/* Number of the first one that its own stream has behind the access, 0 = none. The access is not stale. */
+static uint64_t milestone_behind(const struct rp_order *order, rp_order_token token) {
+  const uint32_t component = rp_order_token_component(token);
+  const uint64_t position = rp_order_token_position(token);
+  uint64_t found = 0, at = UINT64_MAX;
+  for (uint32_t i = 0; i < order->milestone_width; i++) {
+    const struct rp_order_milestone *milestone = &order->milestone[i];
+    if (milestone->component != component || milestone->position < position || milestone->position >= at)
+      continue;
+    at = milestone->position;
+    found = (uint64_t)i + 1;
+  }
+  return found;
+}
+
+bool rp_order_gap_covers(const struct rp_order *order, const struct rp_order_gap *gap, rp_order_token token) {
+  const struct rp_order_milestone *milestone = rp_order_find_milestone(order, gap->milestone);
+  return milestone && !rp_order_stale(order, token) &&
+         milestone->clock[rp_order_token_component(token)] >= rp_order_token_position(token);
+}
+
 /* ---- gaps ---- */
+
+uint64_t rp_order_context_at(const struct rp_order *order, const struct rp_order_site *site) {
+  const struct rp_order_stream *stream = rp_order_find_stream(order, site);
+  const struct rp_order_context *context = stream ? rp_order_context_of(order, stream) : NULL;
+  return context ? context->id : site->context;
+}
 
 bool rp_order_capturing(const struct rp_order *order, const struct rp_order_site *site) {
   const struct rp_order_stream *stream = rp_order_find_stream(order, site);
@@ -101,6 +136,11 @@ static struct rp_order_gap describe(const struct rp_order *order, rp_order_token
   gap.thread = component->thread;
   if (gap.stream == RP_ORDER_STREAM_UNKNOWN || rp_order_capturing(order, site))
     return gap; /* the host's, or no help */
+  gap.milestone = milestone_behind(order, token);
+  if (gap.milestone) {
+    gap.fix = RP_ORDER_FIX_WAIT;
+    return gap;
+  }
   const struct rp_order_site from = {.context = gap.context, .stream = gap.stream, .thread = gap.thread};
   const bool reachable =
       component->alive && (gap.stream != RP_ORDER_STREAM_PER_THREAD || gap.thread == site->thread);
@@ -119,8 +159,9 @@ static unsigned closed_by(const struct rp_order *order, const struct rp_order_ga
   if (gap->fix == RP_ORDER_FIX_NONE) return closed;
   const struct rp_order_site from = {.context = gap->context, .stream = gap->stream, .thread = thread};
   for (size_t i = 0; i < count; i++) {
-    bool closes = gap->fix == RP_ORDER_FIX_WAIT ? rp_order_before(order, gaps[i].token, &from)
-                                                : context_covers(order, gaps[i].token, gap->context);
+    bool closes = gap->milestone                  ? rp_order_gap_covers(order, gap, gaps[i].token)
+                  : gap->fix == RP_ORDER_FIX_WAIT ? rp_order_before(order, gaps[i].token, &from)
+                                                  : context_covers(order, gaps[i].token, gap->context);
     if (closes) closed |= 1u << i;
   }
   return closed;
@@ -159,10 +200,12 @@ size_t rp_order_gaps(const struct rp_order *order, const struct rp_order_frontie
 
 /* ---- waits that may never end ---- */
 
-/* Has work begun to be launched that waits for something outside? It may be on any stream before long. */
-static bool outside_goes_on(const struct rp_order *order) {
-  for (uint32_t i = 0; i < order->call_active_count; i++)
-    if (order->call[order->call_active[i]].site.flags & RP_ORDER_OUTSIDE) return true;
+bool rp_order_outside_goes_on(const struct rp_order *order) {
+  for (uint32_t i = 0; i < order->call_active_count; i++) {
+    const struct rp_order_pending *call = &order->call[order->call_active[i]];
+    const bool graph = order->outside_captured && call->kind == RP_ORDER_GRAPH_LAUNCH;
+    if (graph || (call->site.flags & RP_ORDER_OUTSIDE)) return true;
+  }
   return false;
 }
 
@@ -184,20 +227,37 @@ static uint64_t tail_at(const struct rp_order *order, const struct rp_order_stre
   return other > position ? other : position;
 }
 
+/* Work of the component that waits for something outside: is some of it up to `position`, and neither
+ * complete nor before what follows on `to`? */
+static bool stalls_at(const struct rp_order *order, const struct rp_order_stream *to, uint32_t c,
+                      uint64_t position) {
+  const struct rp_order_component *component = &order->component[c];
+  uint64_t after = complete_up_to(order, c);
+  if (to && to->full[c] > after) after = to->full[c];
+  if (component->outside_first > after) after = component->outside_first - 1;
+  return component->outside_last > after && position > after;
+}
+
+static bool milestone_stalls(const struct rp_order *order, uint64_t number,
+                             const struct rp_order_stream *to) {
+  const struct rp_order_milestone *milestone = rp_order_find_milestone(order, number);
+  if (!milestone || milestone->unsure) return true;
+  for (uint32_t c = 0; c < order->width; c++)
+    if (stalls_at(order, to, c, milestone->clock[c])) return true;
+  return false;
+}
+
 bool rp_order_may_stall(const struct rp_order *order, const struct rp_order_gap *gap,
                         const struct rp_order_site *site) {
-  if (order->counts.lost || order->outside_lost || outside_goes_on(order)) return true;
+  if (order->counts.lost || order->outside_lost) return true;
+  const struct rp_order_stream *to = rp_order_find_stream(order, site);
+  if (gap->milestone) return milestone_stalls(order, gap->milestone, to);
+  if (rp_order_outside_goes_on(order)) return true;
   const struct rp_order_site tail = {.context = gap->context, .stream = gap->stream, .thread = gap->thread};
   const struct rp_order_stream *from = rp_order_find_stream(order, &tail);
   const struct rp_order_context *context = from ? rp_order_context_of(order, from) : NULL;
-  const struct rp_order_stream *to = rp_order_find_stream(order, site);
-  for (uint32_t c = 0; from && c < order->width; c++) {
-    const struct rp_order_component *component = &order->component[c];
-    uint64_t after = complete_up_to(order, c);
-    if (to && to->full[c] > after) after = to->full[c];
-    if (component->outside_first > after) after = component->outside_first - 1;
-    if (component->outside_last > after && tail_at(order, from, context, c) > after) return true;
-  }
+  for (uint32_t c = 0; from && c < order->width; c++)
+    if (stalls_at(order, to, c, tail_at(order, from, context, c))) return true;
   return false;
 }
 
@@ -208,7 +268,9 @@ struct rp_order_gap rp_order_owner(const struct rp_order *order, rp_order_token 
   gap.context = component->context;
   gap.stream = component->stream;
   gap.thread = component->thread;
-  if (component->alive && gap.stream != RP_ORDER_STREAM_UNKNOWN && gap.stream != RP_ORDER_STREAM_PER_THREAD)
+  if (gap.stream != RP_ORDER_STREAM_UNKNOWN) gap.milestone = milestone_behind(order, token);
+  if (gap.milestone ||
+      (component->alive && gap.stream != RP_ORDER_STREAM_UNKNOWN && gap.stream != RP_ORDER_STREAM_PER_THREAD))
     gap.fix = RP_ORDER_FIX_WAIT;
   else if (context_covers(order, token, gap.context))
     gap.fix = RP_ORDER_FIX_CONTEXT;

@@ -1,8 +1,8 @@
 /* Times single calls of this process, attached or not: launches that miss or hit a receive buffer, transfers,
  * event records and stream waits. The launches have an empty grid, so the driver refuses them right after its
- * callbacks and nothing but the call is timed.
+ * callbacks and nothing but the call is timed; those of `use` are made, and do nothing.
  *
- *   bench_calls launch|transfer|record|wait miss|hit none|empty COUNT
+ *   bench_calls launch|use|transfer|record|wait miss|hit none|empty COUNT
  *
  * Records and waits: `hit` when a receive buffer has been used before, so that there is something to order.
  * `empty` subscribes an empty CUPTI callback for launches: the floor under any observer. Prints nanoseconds
@@ -92,6 +92,21 @@ static void transfer(ncclComm_t comm, CUdeviceptr from, CUdeviceptr to) {
   CHECK(ncclGroupEnd());
 }
 
+static double time_uses(CUfunction function, CUdeviceptr pointer, CUdeviceptr other, long count) {
+  int n = 3, m = 4;
+  void *params[] = {&other, &other, &pointer, &other, &n, &m};
+  double best = 1e300;
+  for (int batch = 0; batch < BATCHES; batch++) {
+    double begin = now_ns();
+    for (long i = 0; i < count; i++)
+      CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    double each = (now_ns() - begin) / (double)count;
+    CHECK(cuCtxSynchronize());
+    best = each < best ? each : best;
+  }
+  return best;
+}
+
 static double time_transfers(ncclComm_t comm, CUdeviceptr from, CUdeviceptr to, long count) {
   double best = 1e300;
   for (int batch = 0; batch < BATCHES; batch++) {
@@ -147,7 +162,7 @@ static double time_order(bool waits, CUdeviceptr used, long count) {
 
 int main(int argc, char **argv) {
   if (argc != 5) {
-    fprintf(stderr, "usage: bench_calls launch|transfer|record|wait miss|hit none|empty COUNT\n");
+    fprintf(stderr, "usage: bench_calls launch|use|transfer|record|wait miss|hit none|empty COUNT\n");
     return 2;
   }
   rpsim_register_kernels(&kernel, 1);
@@ -178,6 +193,7 @@ int main(int argc, char **argv) {
   long count = strtol(argv[4], NULL, 10);
   CUdeviceptr pointer = hit ? received : plain;
   double each = order                       ? time_order(!strcmp(argv[1], "wait"), pointer, count)
+                : !strcmp(argv[1], "use")   ? time_uses(function, pointer, plain, count)
                 : strcmp(argv[1], "launch") ? time_transfers(comm, source, received, count)
                                             : time_launches(function, pointer, plain, count);
   printf("%.1f\n", each);

@@ -83,6 +83,7 @@ def main():
                      *rows.end_to_end(options.steps, arguments), "s", "ratio <= 1.02")
         rows.add("launch that names no buffer of a pool", *rows.call("launch", "miss", 100000), "ns")
         rows.add("launch that names a buffer of a pool", *rows.call("launch", "hit", 50000), "ns")
+        rows.add("the same, made: with the event recorded behind it", *rows.call("use", "hit", 2000), "ns")
         rows.add("transfer of 1 MiB to oneself, into a pool", *rows.call("transfer", "hit", 200), "ns")
     bench.show(rows.rows, options.json)
     return 0

@@ -382,12 +382,20 @@ static void outside_create(struct outside *o) {
   check(cudaMalloc(&o->sink, 2 * BYTES), "cudaMalloc");
 }
 
-/* Receives on one stream and reads on the other. */
-static void receive_and_read(const struct outside *o, int i, int value) {
+/* Receives on one stream, and the other is behind it. */
+static void receive_for(const struct outside *o, int i, int value) {
   receive(&o->stage, buffers[i], value);
   check(cudaEventRecord(o->received, o->stage.stream), "cudaEventRecord");
   check(cudaStreamWaitEvent(o->compute, o->received, 0), "cudaStreamWaitEvent");
+}
+
+static void read_there(const struct outside *o, int i) {
   check(cudaMemcpyAsync(o->sink, buffers[i], BYTES, cudaMemcpyDeviceToDevice, o->compute), "copy");
+}
+
+static void receive_and_read(const struct outside *o, int i, int value) {
+  receive_for(o, i, value);
+  read_there(o, i);
 }
 
 /* Until buffers share memory, and all that they did is known to be over. */
@@ -414,18 +422,29 @@ static void wait_for_next(void *unused) {
   if (sem_timedwait(&next_is_there, &until) != 0) printf("stuck\n");
 }
 
-/* The reader's stream goes on once the next message is there, which nobody has ordered behind the reader. */
-static void host_function(void) {
+/* The reader's stream goes on once the next message is there, which nobody has ordered behind the reader: the
+ * reader is behind what it waits for, or before it. */
+static void wait_by_function(bool first) {
   struct outside o;
   outside_create(&o);
   outside_train(&o);
   (void)sem_init(&next_is_there, 0, 0);
-  receive_and_read(&o, 0, 81);
+  receive_for(&o, 0, 81);
+  if (!first) read_there(&o, 0);
   check(cudaLaunchHostFunc(o.compute, wait_for_next, NULL), "cudaLaunchHostFunc");
+  if (first) read_there(&o, 0);
   receive(&o.stage, buffers[1], 82);
   check(cudaStreamSynchronize(o.stage.stream), "cudaStreamSynchronize");
   (void)sem_post(&next_is_there);
   outside_end(&o);
+}
+
+static void host_function(void) {
+  wait_by_function(false);
+}
+
+static void host_function_first(void) {
+  wait_by_function(true);
 }
 
 static bool done_in_time(cudaStream_t stream) {
@@ -438,7 +457,7 @@ static bool done_in_time(cudaStream_t stream) {
 }
 
 /* The same with a word in memory that the receives' stream writes. */
-static void value_wait(void) {
+static void wait_by_value(bool first) {
   struct outside o;
   cudaStream_t help;
   outside_create(&o);
@@ -446,9 +465,11 @@ static void value_wait(void) {
   check(cudaStreamCreateWithFlags(&help, cudaStreamNonBlocking), "cudaStreamCreate");
   check(cudaMemset((void *)word, 0, 4), "cudaMemset");
   outside_train(&o);
-  receive_and_read(&o, 0, 81);
+  receive_for(&o, 0, 81);
+  if (!first) read_there(&o, 0);
   check((int)cuStreamWaitValue32((CUstream)o.compute, word, 1, CU_STREAM_WAIT_VALUE_EQ),
         "cuStreamWaitValue32");
+  if (first) read_there(&o, 0);
   receive(&o.stage, buffers[1], 82);
   check((int)cuStreamWriteValue32((CUstream)o.stage.stream, word, 1, 0), "cuStreamWriteValue32");
   if (!done_in_time(o.stage.stream)) {
@@ -458,12 +479,20 @@ static void value_wait(void) {
   outside_end(&o);
 }
 
+static void value_wait(void) {
+  wait_by_value(false);
+}
+
+static void value_wait_first(void) {
+  wait_by_value(true);
+}
+
 struct reader {
   const struct outside *o;
   const void *buffer;
 };
 
-static void *read_there(void *argument) {
+static void *read_first(void *argument) {
   const struct reader *reader = argument;
   check(cudaMemcpyAsync(reader->o->sink, reader->buffer, BYTES, cudaMemcpyDeviceToDevice, 0), "copy");
   return NULL;
@@ -480,7 +509,7 @@ static void thread_first_call(void) {
     receive(&o.stage, buffers[n % BUFFERS], n);
     check(cudaEventRecord(o.received, o.stage.stream), "cudaEventRecord");
     check(cudaStreamWaitEvent(0, o.received, 0), "cudaStreamWaitEvent");
-    check(pthread_create(&thread, NULL, read_there, &reader), "pthread_create");
+    check(pthread_create(&thread, NULL, read_first, &reader), "pthread_create");
     (void)pthread_join(thread, NULL);
     check(cudaEventRecord(o.received, 0), "cudaEventRecord");
     check(cudaStreamWaitEvent(o.stage.stream, o.received, 0), "cudaStreamWaitEvent");
@@ -510,7 +539,9 @@ int main(int argc, char **argv) {
                {"peers", peers},
                {"second_device", second_device},
                {"host_function", host_function},
+               {"host_function_first", host_function_first},
                {"value_wait", value_wait},
+               {"value_wait_first", value_wait_first},
                {"thread_first_call", thread_first_call}};
   for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
     if (strcmp(argv[1], modes[i].name) == 0) {

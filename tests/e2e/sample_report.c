@@ -255,6 +255,8 @@ static void add_enforcing(struct rp_report *report, const char *style, struct rp
     return;
   }
   enforce->device_count = 2;
+  enforce->milestones =
+      (struct rp_milestone_counts){.placed = 70, .failed = 1, .waits = 5, .waits_for_all = 2};
   fill_guard(&device->guard, classes);
   add_conflicts(&device->guard, conflicts, strcmp(style, "violated") == 0);
   if (enforce->shadow) device->guard.planned = false;

@@ -126,7 +126,7 @@ class SchemaTest(support.TestCase):
 
     def test_wrong_enforcement_is_refused(self):
         good = self.sample("violated")
-        nodes = [("enforcement",), ("enforcement", "totals"), ("enforcement", "switched_off"),
+        nodes = [("enforcement",), ("enforcement", "totals"), ("enforcement", "milestones"), ("enforcement", "switched_off"),
                  ("enforcement", "devices", 0), ("enforcement", "devices", 0, "activation"),
                  ("enforcement", "devices", 0, "classes", 0), ("enforcement", "devices", 0, "conflicts"),
                  ("enforcement", "devices", 0, "conflicts", "prevented"),
@@ -184,6 +184,7 @@ class SchemaTest(support.TestCase):
         self.assertEqual(device["activation"], {"step": 2, "at_monotonic_ns": 2900, "at_seconds": 2e-06,
                                                 "duration_seconds": 0.0015})
         self.assertEqual(device["wait_seconds"], 0.00025)
+        self.assertEqual(enforcement["milestones"], {"placed": 70, "failed": 1, "waits": 5, "waits_for_all": 2})
         self.assertEqual(device["saved_bytes"], -1)
         self.assertEqual(device["conflicts"]["prevented"]["unordered_reuse"], 3)
         self.assertEqual(device["conflicts"]["kept_dropped"], 3)

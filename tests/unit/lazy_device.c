@@ -72,6 +72,10 @@ void lazy_wait(struct lazy_device *device, int stream, size_t event) {
   add(device, stream)->waits_for = waits_for;
 }
 
+void lazy_sync_event(struct lazy_device *device, size_t event) {
+  need(device, device->event[event % LAZY_EVENTS]);
+}
+
 void lazy_sync(struct lazy_device *device, int stream) {
   need(device, device->last[stream]);
 }

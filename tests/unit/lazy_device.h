@@ -32,6 +32,7 @@ void lazy_read(struct lazy_device *device, int stream, uint64_t address, uint64_
 void lazy_record(struct lazy_device *device, int stream, size_t event);
 void lazy_wait(struct lazy_device *device, int stream, size_t event);
 /** The host waits. */
+void lazy_sync_event(struct lazy_device *device, size_t event);
 void lazy_sync(struct lazy_device *device, int stream);
 void lazy_sync_all(struct lazy_device *device);
 /** Something that could run, runs: the choice is `random`'s. */

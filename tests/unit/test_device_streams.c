@@ -168,6 +168,37 @@ static void any_thread_may_ask(void **state) {
   assert_cuda(cuStreamDestroy_v2(stream));
 }
 
+static void a_stream_waits_for_a_mark_and_no_more(void **state) {
+  (void)state;
+  CUstream first = new_stream(), second = new_stream();
+  CUdeviceptr source = new_word(1), middle = new_word(2), sink = new_word(3);
+  _Atomic bool open = false, later = false;
+  uint64_t mark, waits;
+  (void)rp_device_waited_ns(&waits);
+  launch_gate(first, &open);
+  launch_copy(first, middle, source);
+  assert_int_equal(rp_device_mark(id_of(context), id_of(first), &mark), RP_OK);
+  launch_gate(first, &later);
+  assert_int_equal(rp_device_mark_wait(mark, id_of(second), true), RP_OK);
+  launch_copy(second, sink, middle);
+  assert_int_equal(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+  atomic_store(&open, true);
+  assert_cuda(cuStreamSynchronize(second)); /* whatever the first one still has to do */
+  assert_int_equal(word_at(sink), 1);
+  assert_int_equal(cuStreamQuery(first), CUDA_ERROR_NOT_READY);
+  (void)rp_device_waited_ns(&waits);
+  assert_int_equal(waits, 1);
+  atomic_store(&later, true);
+  assert_cuda(cuStreamDestroy_v2(first)); /* the mark stays what it was */
+  assert_int_equal(rp_device_mark_wait(mark, id_of(second), false), RP_OK);
+  assert_cuda(cuStreamSynchronize(second));
+  rp_device_mark_drop(mark);
+  assert_int_equal(rp_device_mark_wait(0, id_of(second), true), RP_ERROR_INVALID);
+  assert_int_equal(rp_device_mark_wait(mark, 0, true), RP_ERROR_INVALID);
+  assert_cuda(cuCtxSynchronize()); /* the first stream is gone, but not its work */
+  assert_cuda(cuStreamDestroy_v2(second));
+}
+
 /* ---- capture ---- */
 
 static void a_captured_stream_is_busy(void **state) {
@@ -189,6 +220,7 @@ static void a_captured_stream_is_busy(void **state) {
     assert_int_equal(rp_device_mark(0, id_of(free_stream), &mark), RP_OK);
     assert_cuda(cuStreamSynchronize(free_stream));
     assert_int_equal(rp_device_mark_query(mark), RP_OK); /* forbidden to a thread that captures, but for us */
+    assert_int_equal(rp_device_mark_wait(mark, stream, true), RP_ERROR_BUSY);
     rp_device_mark_drop(mark);
     assert_cuda(cuStreamEndCapture(which[i], &graph)); /* the capture has not suffered */
     assert_cuda(cuGraphDestroy(graph));
@@ -215,6 +247,7 @@ static void streams_of_other_contexts(void **state) {
   assert_int_equal(rp_device_stream_wait(id_of(other), id_of(theirs), id_of(mine), true, &event), RP_OK);
   assert_int_equal(rp_device_mark(id_of(other), id_of(theirs), &mark), RP_OK);
   assert_int_equal(rp_device_mark_query(mark), RP_ERROR_BUSY);
+  assert_int_equal(rp_device_mark_wait(mark, id_of(mine), false), RP_OK);
   assert_int_equal(rp_device_current_context(), id_of(context));
   assert_int_equal(cuStreamQuery(mine), CUDA_ERROR_NOT_READY);
   atomic_store(&open, true);
@@ -225,6 +258,7 @@ static void streams_of_other_contexts(void **state) {
   assert_int_equal(waits, 1);
   rp_device_context_forget(id_of(other), true);
   assert_int_equal(rp_device_mark_query(mark), RP_ERROR_UNAVAILABLE);
+  assert_int_equal(rp_device_mark_wait(mark, id_of(mine), false), RP_ERROR_UNAVAILABLE);
   rp_device_mark_drop(mark);
   assert_cuda(cuCtxDestroy_v2(other));
   assert_cuda(cuStreamDestroy_v2(mine));
@@ -361,6 +395,7 @@ int main(void) {
       cmocka_unit_test(too_many_timed_waits),
       cmocka_unit_test(marks_follow_the_stream),
       cmocka_unit_test(any_thread_may_ask),
+      cmocka_unit_test(a_stream_waits_for_a_mark_and_no_more),
       cmocka_unit_test(a_captured_stream_is_busy),
       cmocka_unit_test(streams_of_other_contexts),
       cmocka_unit_test(a_context_that_came_back),

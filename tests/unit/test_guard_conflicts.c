@@ -49,6 +49,62 @@ static void unordered_reuse_waits(void **state) {
   guard_end(&f);
 }
 
+static void place(struct guard_fixture *f, uint64_t number) {
+  const struct rp_order_site site = {.context = CONTEXT, .stream = COMPUTE, .thread = THREAD};
+  rp_order_end(f->order, rp_order_begin(f->order, RP_ORDER_MILESTONE, &site, number));
+}
+
+/* With milestones a receive waits for the uses of its own slot, and moved memory for those of its own buffer,
+ * though COMPUTE has been given something since that may never end. */
+static void what_is_queued_behind_is_not_waited_for(void **state) {
+  (void)state;
+  const struct rp_order_site comm = {CONTEXT, COMM, THREAD, 0};
+  const struct rp_order_site outside = {CONTEXT, COMPUTE, THREAD, RP_ORDER_OUTSIDE};
+  struct guard_fixture f = guard_sharing((struct rp_guard_options){0});
+  struct rp_guard_access write = {.address = f.address[1], .kind = RP_EVENT_MEMSET, .mode = RP_POOL_WRITE};
+  struct rp_guard_receive receive = {
+      .peer = UPSTREAM, .site = comm, .address = f.address[2], .bytes = BYTES, .comm = 50, .seq = 1};
+  guard_receive(&f, 0, UPSTREAM, true);
+  guard_receive(&f, 1, UPSTREAM, true);
+  for (size_t i = 0; i < 2; i++) {
+    guard_read(&f, i, 11);
+    guard_read(&f, i, 12);
+    guard_read(&f, i, 22);
+    place(&f, i + 1);
+  }
+  rp_order_token behind = rp_order_access(f.order, &outside);
+  assert_int_equal(rp_guard_receive_prepare(f.guard, &receive, &f.action), RP_OK);
+  assert_int_equal(f.action.next, RP_GUARD_ACT);
+  assert_int_equal(f.action.wait_count, 1);
+  assert_int_equal(f.action.waits[0].milestone, 1);
+  assert_int_equal(f.action.idle_count, 0);
+  rp_order_milestone_wait(f.order, &comm, 1);
+  assert_int_equal(rp_guard_receive_commit(f.guard, &receive, &f.action), RP_OK);
+  assert_true(rp_guard_receive_launched(f.guard, &receive));
+  receive.address = f.address[3]; /* into the slot of 1, which then is used for something else */
+  assert_int_equal(rp_guard_receive_prepare(f.guard, &receive, &f.action), RP_OK);
+  assert_int_equal(f.action.waits[0].milestone, 2);
+  rp_order_milestone_wait(f.order, &comm, 2);
+  assert_int_equal(rp_guard_receive_commit(f.guard, &receive, &f.action), RP_OK);
+  assert_true(rp_guard_receive_launched(f.guard, &receive));
+  write.site = outside;
+  write.site.flags = 0;
+  assert_int_equal(rp_guard_access_prepare(f.guard, &write, &f.action, NULL), RP_OK);
+  assert_int_equal(f.action.next, RP_GUARD_ACT);
+  assert_int_equal(f.action.idle_count, 1);
+  assert_int_equal(f.action.idle[0].milestone, 2);
+  rp_order_milestone_sync(f.order, THREAD, 2);
+  assert_int_equal(rp_guard_access_prepare(f.guard, &write, &f.action, NULL), RP_OK);
+  assert_int_equal(f.action.idle_count, 0);
+  assert_int_equal(rp_guard_access_commit(f.guard, &write, &f.action), RP_OK);
+  assert_false(
+      rp_guard_access_launched(f.guard, &write, rp_order_access(f.order, &write.site))); /* private */
+  assert_false(rp_order_before(f.order, behind, &comm));
+  assert_false(rp_order_complete(f.order, behind));
+  rp_order_sync_context(f.order, THREAD, CONTEXT);
+  guard_end(&f);
+}
+
 /* A receive without a known stream, a captured one, one that is launched programmatically: no wait would
  * help. */
 static void what_no_wait_can_order(void **state) {
@@ -367,6 +423,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(early_reuse_grows),
       cmocka_unit_test(unordered_reuse_waits),
+      cmocka_unit_test(what_is_queued_behind_is_not_waited_for),
       cmocka_unit_test(what_no_wait_can_order),
       cmocka_unit_test(host_functions_are_not_waited_for),
       cmocka_unit_test(unknown_accesses_are_forgotten),

@@ -16,6 +16,7 @@
 #define SEEDS 1500
 #define STREAMS 4 /* 0 and 1 receive, 2 and 3 compute */
 #define FIRST_STREAM 100u
+#define MILESTONES 16
 
 static uint64_t random_state;
 
@@ -57,6 +58,9 @@ struct world {
   uint64_t seq, words, refused;
   bool eager, strict, odd, blind; /* odd: two threads; blind: some streams are not known */
   uint64_t thread;
+  uint32_t milestones, next_milestone; /* how many there may be, 0: none; the one to be placed next */
+  size_t milestone_event[MILESTONES];  /* by number - 1 */
+  uint64_t by_milestone, by_tail;      /* waits of streams and of the host */
 };
 
 static struct rp_order_site site_of(const struct world *w, int stream) {
@@ -89,6 +93,31 @@ static void host_sync(struct world *w, int stream) {
   rp_order_sync_stream(w->order, &site);
 }
 
+/* Behind a use of a buffer that shares memory, but for some. */
+static void place_milestone(struct world *w, const struct rp_order_site *site) {
+  if (!w->milestones || !below(8) || site->stream == RP_ORDER_STREAM_UNKNOWN) return;
+  uint32_t number = ++w->next_milestone;
+  w->next_milestone %= w->milestones;
+  rp_order_milestone_drop(w->order, number);
+  rp_order_call call = rp_order_begin(w->order, RP_ORDER_MILESTONE, site, number);
+  lazy_record(w->device, (int)(site->stream - FIRST_STREAM), ++w->events);
+  w->milestone_event[number - 1] = w->events;
+  rp_order_end(w->order, call);
+}
+
+static void wait_for_milestone(struct world *w, int stream, uint64_t number) {
+  struct rp_order_site site = site_of(w, stream);
+  lazy_wait(w->device, stream, w->milestone_event[number - 1]);
+  rp_order_milestone_wait(w->order, &site, number);
+  w->by_milestone++;
+}
+
+static void host_sync_milestone(struct world *w, uint64_t number) {
+  lazy_sync_event(w->device, w->milestone_event[number - 1]);
+  rp_order_milestone_sync(w->order, w->thread, number);
+  w->by_milestone++;
+}
+
 static void look(struct world *w) {
   const char *broken = NULL;
   if (rp_guard_check(w->guard, &broken))
@@ -107,12 +136,15 @@ static void make_idle(struct world *w, const struct rp_guard_action *action) {
   for (size_t i = 0; i < action->idle_count; i++) {
     const struct rp_order_gap *gap = &action->idle[i];
     assert_int_not_equal(gap->fix, RP_ORDER_FIX_NONE);
-    if (gap->fix == RP_ORDER_FIX_CONTEXT) {
+    if (gap->milestone) {
+      host_sync_milestone(w, gap->milestone);
+    } else if (gap->fix == RP_ORDER_FIX_CONTEXT) {
       lazy_sync_all(w->device);
       rp_order_sync_context(w->order, w->thread, 7);
     } else {
       host_sync(w, (int)(gap->stream - FIRST_STREAM));
     }
+    w->by_tail += !gap->milestone;
   }
   rp_guard_idle_reached(w->guard, action);
 }
@@ -136,14 +168,20 @@ static bool let_receive(struct world *w, struct rp_guard_receive *receive, int s
   while (!status && boundary(w, &action));
   if (status || action.next == RP_GUARD_REFUSE) return false;
   if (action.next == RP_GUARD_GO) return true;
-  for (size_t i = 0; i < action.wait_count; i++)
-    wait_for(w, stream, record(w, (int)(action.waits[i].stream - FIRST_STREAM)));
+  for (size_t i = 0; i < action.wait_count; i++) {
+    if (action.waits[i].milestone)
+      wait_for_milestone(w, stream, action.waits[i].milestone);
+    else
+      wait_for(w, stream, record(w, (int)(action.waits[i].stream - FIRST_STREAM)));
+    w->by_tail += !action.waits[i].milestone;
+  }
   make_idle(w, &action);
   return rp_guard_receive_commit(w->guard, receive, &action) == RP_OK;
 }
 
 /* False: there is no memory to let it go on safely. */
-static bool let_access(struct world *w, const struct use *use, struct rp_guard_access *access) {
+static bool let_access(struct world *w, const struct use *use, struct rp_guard_access *access, bool *shared) {
+  *shared = false;
   struct rp_guard_action action;
   if (use->callback) {
     rp_guard_access_seen(w->guard, access, rp_order_access(w->order, &access->site), NULL);
@@ -159,7 +197,7 @@ static bool let_access(struct world *w, const struct use *use, struct rp_guard_a
     assert_int_equal(status, RP_OK);
   }
   assert_int_not_equal(action.next, RP_GUARD_REFUSE);
-  rp_guard_access_launched(w->guard, access, rp_order_access(w->order, &access->site));
+  *shared = rp_guard_access_launched(w->guard, access, rp_order_access(w->order, &access->site));
   return true;
 }
 
@@ -218,13 +256,14 @@ static void do_receive(struct world *w, const struct use *use) {
   w->refused += buffer->skipped;
   look(w);
   if (buffer->skipped) return;
-  rp_guard_receive_launched(w->guard, &receive);
+  bool shared = rp_guard_receive_launched(w->guard, &receive);
   rp_guard_sent(w->guard, 50, use->op.class ? UPSTREAM : DOWNSTREAM, BYTES);
   memset(buffer->used_on, 0, sizeof buffer->used_on);
   buffer->word = ++w->words << 8;
   buffer->used_on[use->stream] = true;
   buffer->receive_stream = use->stream;
   lazy_write(w->device, use->stream, buffer->address, buffer->word);
+  if (shared) place_milestone(w, &receive.site);
   buffer->event = record(w, use->stream);
 }
 
@@ -238,8 +277,10 @@ static void do_access(struct world *w, const struct use *use) {
                                    .seq = ++w->seq,
                                    .mode = below(2) ? RP_POOL_READ : RP_POOL_UNKNOWN_MODE};
   if (use->stream != buffer->receive_stream) wait_for(w, use->stream, buffer->event);
-  assert_true(let_access(w, use, &access));
+  bool shared;
+  assert_true(let_access(w, use, &access, &shared));
   lazy_read(w->device, use->stream, buffer->address, buffer->word);
+  if (shared) place_milestone(w, &access.site);
   buffer->used_on[use->stream] = true;
   look(w);
 }
@@ -256,15 +297,18 @@ static void recycle(struct world *w) {
                                    .seq = ++w->seq,
                                    .mode = RP_POOL_WRITE};
   after_its_uses(w, buffer, use.stream);
-  if (!let_access(w, &use, &access)) return;
+  bool shared;
+  if (!let_access(w, &use, &access, &shared)) return;
   uint64_t word = ++w->words << 8;
   lazy_write(w->device, use.stream, buffer->address, word);
+  if (shared) place_milestone(w, &access.site);
   buffer->used_on[use.stream] = true;
   look(w);
   access.mode = RP_POOL_UNKNOWN_MODE;
   access.function = 98;
-  assert_true(let_access(w, &use, &access));
+  assert_true(let_access(w, &use, &access, &shared));
   lazy_read(w->device, use.stream, buffer->address, word);
+  if (shared) place_milestone(w, &access.site);
   look(w);
 }
 
@@ -333,11 +377,13 @@ static void start(struct world *w, uint64_t seed, bool strict_order) {
   w->odd = !strict_order && !below(3);
   w->blind = !strict_order && !below(4);
   w->thread = 1;
+  w->milestones = below(3) ? 2 + below(MILESTONES - 1) : 0;
   make_program(w);
   shuffle(w, below(60));
   w->memory = host_device_create(UINT64_C(1) << 30);
   lazy_init(w->device, w->memory);
-  struct rp_order_limits limits = {.components = w->blind ? 3 : 0, .events = w->blind ? 16 : 0};
+  struct rp_order_limits limits = {
+      .components = w->blind ? 3 : 0, .events = w->blind ? 16 : 0, .milestones = MILESTONES};
   assert_int_equal(rp_order_create(&limits, &w->order), RP_OK);
   for (int s = 0; s < STREAMS; s++)
     rp_order_stream_create(w->order, 7, FIRST_STREAM + (uint64_t)s, false);
@@ -421,7 +467,7 @@ static void correct_programs_hear_nothing(void **state) {
 /* Steps that do less, in another order, with recycled blocks, stages built again: nothing is lost. */
 static void nothing_is_overwritten(void **state) {
   struct world *w = *state;
-  uint64_t prevented[RP_POOL_CONFLICT_COUNT] = {0}, waits = 0, refused = 0;
+  uint64_t prevented[RP_POOL_CONFLICT_COUNT] = {0}, waits = 0, refused = 0, by_milestone = 0, by_tail = 0;
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
     struct rp_guard_report report;
     start(w, seed, false);
@@ -447,9 +493,14 @@ static void nothing_is_overwritten(void **state) {
       prevented[kind] += report.pool.prevented[kind];
     waits += report.receives_waited;
     refused += w->refused;
+    by_milestone += w->by_milestone;
+    by_tail += w->milestones ? w->by_tail : 0;
     rp_guard_report_fini(&report);
     finish(w);
   }
+  print_message("%llu waits for milestones, %llu for tails where there were some\n",
+                (unsigned long long)by_milestone, (unsigned long long)by_tail);
+  assert_true(by_milestone > SEEDS && by_tail > SEEDS);
   print_message("prevented: %llu early, %llu unordered (%llu by waits), %llu foreign; %llu refused\n",
                 (unsigned long long)prevented[RP_POOL_EARLY_REUSE],
                 (unsigned long long)prevented[RP_POOL_UNORDERED_REUSE], (unsigned long long)waits,
