@@ -288,6 +288,14 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
   return RP_OK;
 }
 
+rp_status rp_guard_unstoppable(struct rp_guard *guard) {
+  return guard->plan.usable ? rp_pool_unstoppable(guard->pool) : RP_OK;
+}
+
+uint64_t rp_guard_memory_short(struct rp_guard *guard) {
+  return guard->plan.usable ? rp_pool_memory_short(guard->pool) : 0;
+}
+
 static void remember_freed(struct rp_guard *guard, uint32_t id) {
   struct rp__guard_freed *entry = &guard->freed[guard->freed_count++ % RP__GUARD_FREED];
   if (entry->address) guard->freed_forgotten++;
