@@ -281,6 +281,7 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
                                                  .in_use = true,
                                                  .peer = -1,
                                                  .class_index = RP_POOL_NONE,
+                                                 .plan_slot = RP_POOL_NONE,
                                                  .item = RP_POOL_NONE};
   rp_guard_address_reused(guard, begin, bytes);
   rp__guard_watch(guard, id); /* until something else than a receive touches it */

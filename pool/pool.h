@@ -280,6 +280,13 @@ rp_status rp_pool_unstoppable(struct rp_pool *pool);
  */
 uint64_t rp_pool_memory_short(struct rp_pool *pool);
 
+/** A buffer that has memory of its own, though it is received into by the plan, shares the memory of a slot
+ * from now on; its own is given back, or becomes the slot's. Call with the device done with it, between
+ * steps: its contents are lost. RP_ERROR_STATE: it is in use, or shares, or has left our sight, or is of
+ * another size, or the class shares no more; RP_ERROR_BUSY: frozen, or about to fall back; otherwise what the
+ * backend said. */
+rp_status rp_pool_join(struct rp_pool *pool, uint32_t buffer, uint32_t class_id, uint32_t slot);
+
 /* Auto */
 
 /** Makes a class of buffers that have memory of their own: buffers[i] goes to slot[i] (below spec->slots).
