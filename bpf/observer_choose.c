@@ -85,8 +85,15 @@ static rp_status take(struct rp_observer *observer, const struct rp_process *pro
       .generation = rp__observer_now_ns(), .recv_low = UINT64_MAX, .alloc_low = UINT64_MAX};
   if (process->pid == getpid() || process->zombie || rp__observer_find(observer, key)) return RP_OK;
   int map = bpf_map__fd(observer->programs->maps.processes);
-  if (bpf_map_update_elem(map, &key, &fresh, BPF_NOEXIST) != 0)
-    return errno == EEXIST ? RP_OK : RP_ERROR_NO_MEMORY; /* a fork was faster; its record is on the way */
+  if (bpf_map_update_elem(map, &key, &fresh, BPF_NOEXIST) != 0) {
+    struct rp_probe_process there;
+    if (errno != EEXIST) return RP_ERROR_NO_MEMORY;
+    if (bpf_map_lookup_elem(map, &key, &there) != 0) return RP_OK; /* it has ended just now */
+    if (!there.ended)
+      fresh.generation = there.generation; /* a fork was faster, and its record may have found no room */
+    else if (bpf_map_update_elem(map, &key, &fresh, BPF_ANY) != 0)
+      return RP_ERROR_NO_MEMORY;
+  }
   return rp__observer_begin(observer, process->pid, fresh.generation, fresh.generation, true)
              ? RP_OK
              : RP_ERROR_NO_MEMORY;

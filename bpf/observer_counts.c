@@ -44,8 +44,8 @@ uint64_t rp_observer_dropped_on(const struct rp_observer *observer, size_t cpu, 
   return dropped;
 }
 
-/* The kernel's side forgets a process when it ends, and what it had lost with it: asked just before, see
- * rp__observer_end. */
+/* The kernel's side forgets a process when it has told of its end, and what it had lost with it: asked just
+ * before, see rp__observer_end. */
 uint64_t rp_observer_lost(const struct rp_observer *observer, const struct rp_target *target) {
   struct rp_probe_process state;
   uint32_t key = (uint32_t)target->process.pid;
@@ -53,9 +53,9 @@ uint64_t rp_observer_lost(const struct rp_observer *observer, const struct rp_ta
   for (size_t i = 0; i < observer->count; i++)
     if (observer->observed[i].target == target && !observer->observed[i].listed)
       return observer->observed[i].lost_at_end;
-  if (bpf_map_lookup_elem(bpf_map__fd(observer->programs->maps.processes), &key, &state) == 0 &&
-      state.generation == target->generation)
-    lost += state.dropped;
+  if (bpf_map_lookup_elem(bpf_map__fd(observer->programs->maps.processes), &key, &state) != 0) return lost;
+  if (state.generation == target->generation) lost += state.dropped;
+  if (state.generation_before == target->generation) lost += state.dropped_before;
   return lost;
 }
 

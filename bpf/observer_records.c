@@ -138,6 +138,7 @@ static void take_process_record(struct rp_observer *observer, const struct rp_pr
     if (observed) rp__observer_end(observer, observed, now_ns, record);
     return;
   default:
+    if (observed && observed->target->generation == record->generation) return;
     if (observed) rp__observer_end(observer, observed, now_ns, record);
     (void)rp__observer_begin(observer, (pid_t)record->event.pid, record->generation, now_ns,
                              record->what == RP_PROBE_WHAT_SEEN);
@@ -207,14 +208,23 @@ uint64_t rp__observer_scan(struct rp_observer *observer, uint64_t now_ns) {
   return next;
 }
 
+/* A process that is gone has told so, unless that found no room: what it told is taken first, for what it
+ * lost is known there or in the kernel's state, never in both. That may move the targets. */
+static void end_if_untold(struct rp_observer *observer, uint32_t pid, uint64_t generation, uint64_t now_ns) {
+  (void)ring_buffer__consume(observer->ring);
+  struct rp_observed *observed = rp__observer_find(observer, pid);
+  if (!observed || observed->target->generation != generation) return;
+  rp__observer_end(observer, observed, now_ns, NULL);
+  (void)bpf_map_delete_elem(bpf_map__fd(observer->programs->maps.processes), &pid);
+}
+
 void rp__observer_look(struct rp_observer *observer, uint64_t now_ns) {
   char message[128];
   for (size_t i = 0; i < observer->count; i++) {
-    struct rp_observed *observed = &observer->observed[i];
-    uint32_t key = (uint32_t)observed->target->process.pid;
-    if (!observed->listed || rp_process_is_alive(&observed->target->process)) continue;
-    rp__observer_end(observer, observed, now_ns, NULL);
-    (void)bpf_map_delete_elem(bpf_map__fd(observer->programs->maps.processes), &key);
+    const struct rp_observed *observed = &observer->observed[i];
+    const struct rp_target *target = observed->target;
+    if (!observed->listed || rp_process_is_alive(&target->process)) continue;
+    end_if_untold(observer, (uint32_t)target->process.pid, target->generation, now_ns);
   }
   if (observer->options.name || observer->options.cgroup)
     (void)rp__observer_choose(observer, false, message, sizeof message);

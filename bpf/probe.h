@@ -76,6 +76,9 @@ struct rp_probe_shape {
 struct rp_probe_process {
   uint64_t generation;            /**< when observation began, ns: tells two processes with one id apart */
   uint64_t dropped;               /**< events of it that were lost */
+  uint64_t ended;                 /**< not 0: it has ended, and the record of that found no room */
+  uint64_t generation_before;     /**< of the program that it was before, whose end found no room; or 0 */
+  uint64_t dropped_before;        /**< events of that program that were lost */
   uint64_t operations;            /**< launches, copies and memsets begun */
   uint64_t recv_low, recv_high;   /**< bounds of everything received into */
   uint64_t alloc_low, alloc_high; /**< bounds of everything allocated */

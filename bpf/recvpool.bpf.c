@@ -130,9 +130,7 @@ int BPF_PROG(rp_exec, struct task_struct *task) {
   if (mode == MODE_CGROUP && !in_cgroup()) return 0;
   if (mode == MODE_LISTED && !(follow_name ? has_name() : known != NULL_POINTER)) {
     if (!known) return 0;
-    announce(tgid, known->generation, RP_PROBE_WHAT_EXIT, 0, known->dropped);
-    bpf_map_delete_elem(&processes, &tgid);
-    return 0;
+    return end_process(tgid);
   }
   return take_in(tgid, RP_PROBE_WHAT_EXEC, 0);
 }
@@ -140,11 +138,8 @@ int BPF_PROG(rp_exec, struct task_struct *task) {
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(rp_exit, struct task_struct *task) {
   uint32_t tgid = (uint32_t)task->tgid;
-  struct rp_probe_process *process = bpf_map_lookup_elem(&processes, &tgid);
-  if (!process || task->signal->live.counter > 0) return 0; /* other threads go on */
-  announce(tgid, process->generation, RP_PROBE_WHAT_EXIT, 0, process->dropped);
-  bpf_map_delete_elem(&processes, &tgid);
-  return 0;
+  if (task->signal->live.counter > 0) return 0; /* other threads go on */
+  return end_process(tgid);
 }
 
 /* The kernel hands out some of the helpers only to programs under this licence. */

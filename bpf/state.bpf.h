@@ -240,7 +240,8 @@ static __always_inline bool in_cgroup(void) {
   return bpf_get_current_ancestor_cgroup_id(cgroup_level) == cgroup_id;
 }
 
-/* A record about a process itself. `dropped`: what the process that it was until now has lost. */
+/* A record about a process itself; 0 where it found no room. `dropped`: what the process that it was until
+ * now has lost. */
 static __noinline int announce(uint32_t tgid, uint64_t generation, uint32_t what, uint32_t parent,
                                uint64_t dropped) {
   struct rp_probe_record *record = bpf_ringbuf_reserve(&ring, RP_PROBE_SHORT_RECORD, 0);
@@ -256,16 +257,33 @@ static __noinline int announce(uint32_t tgid, uint64_t generation, uint32_t what
   record->event.bytes = dropped;
   record->event.time_ns = bpf_ktime_get_ns();
   bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+  return 1;
+}
+
+/* What the process lost is told by the record of its end; where that finds no room, by the state, which the
+ * reader asks for and drops when it sees that the process is gone. */
+static __noinline int end_process(uint32_t tgid) {
+  struct rp_probe_process *process = bpf_map_lookup_elem(&processes, &tgid);
+  if (!process) return 0;
+  if (announce(tgid, process->generation, RP_PROBE_WHAT_EXIT, 0, process->dropped))
+    bpf_map_delete_elem(&processes, &tgid);
+  else
+    process->ended = 1;
   return 0;
 }
 
 static __noinline int take_in(uint32_t tgid, uint32_t what, uint32_t parent) {
   struct rp_probe_process fresh = {}, *before = bpf_map_lookup_elem(&processes, &tgid);
-  uint64_t dropped = before ? before->dropped : 0;
+  uint64_t generation = before ? before->generation : 0, dropped = before ? before->dropped : 0;
   fresh.generation = bpf_ktime_get_ns();
   fresh.recv_low = fresh.alloc_low = ~0ull;
   if (bpf_map_update_elem(&processes, &tgid, &fresh, BPF_ANY)) return lose(RP_PROBE_FUNCTION_PROCESS);
-  return announce(tgid, fresh.generation, what, parent, dropped);
+  if (announce(tgid, fresh.generation, what, parent, dropped)) return 0;
+  struct rp_probe_process *now = bpf_map_lookup_elem(&processes, &tgid);
+  if (!now) return 0;
+  now->generation_before = generation;
+  now->dropped_before = dropped;
+  return 0;
 }
 
 /* State of the current process if it is one of those observed. */
@@ -273,6 +291,7 @@ static __always_inline struct rp_probe_process *current_process(void) {
   uint32_t tgid = (uint32_t)(bpf_get_current_pid_tgid() >> 32);
   if (!active) return NULL_POINTER;
   struct rp_probe_process *process = bpf_map_lookup_elem(&processes, &tgid);
+  if (process && process->ended) process = NULL_POINTER; /* another one of that id */
   if (mode == MODE_LISTED) return process;
   if (tgid == own_tgid || (mode == MODE_CGROUP && !in_cgroup())) return NULL_POINTER;
   if (process) return process;

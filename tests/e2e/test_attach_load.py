@@ -1,8 +1,9 @@
 """A million hits: none is lost without being counted."""
 
 import os
+import signal
 
-from attach_support import MOCK, AttachCase, functions_of
+from attach_support import MOCK, AttachCase, functions_of, wait_until
 
 HITS = 1000000
 SEND = "ncclSend 0x7f1000000000 100 7 1 0xc0ffee 0"
@@ -24,7 +25,8 @@ class LoadTest(AttachCase):
         self.assertEqual(functions["ncclSend"]["calls"], hits)
         self.assertEqual(report["events"]["by_kind"]["send"] + dropped, hits)
         self.assertEqual(report["events"]["dropped"]["events"], dropped)
-        self.assertEqual(sum(document["observer"]["dropped_by_cpu"]), dropped)
+        self.assertEqual(sum(document["observer"]["dropped_by_cpu"]), sum(f["dropped"] for f in functions.values()))
+        self.assertEqual(set(functions) - {"ncclSend", "(processes)"}, set())
         self.assertEqual(len(document["observer"]["dropped_by_cpu"]), os.cpu_count())
         return dropped
 
@@ -49,11 +51,47 @@ class LoadTest(AttachCase):
         self.assertTrue(any("found no room" in text for text in report["warnings"]), report["warnings"])
 
     def test_what_a_process_lost_is_known_after_its_end(self):
+        for paused in (False, True):
+            with self.subTest(paused=paused):
+                program = self.program()
+                program.open(MOCK)
+                observer = self.observer("--pid", str(program.pid), "--buffer", "4KiB")
+                if paused:  # it reads nothing: the end finds no room in the buffer either
+                    observer.process.send_signal(signal.SIGSTOP)
+                program.do(f"repeat {HITS // 10} {SEND}")
+                program.close()
+                observer.process.send_signal(signal.SIGCONT)
+                document = observer.finish()
+                report = self.only_report(document, program.pid)
+                self.assertGreater(self.check_all_counted(document, report, HITS // 10), 0)
+
+    def go_on(self, observer):
+        """Returns when it has read everything and waits for more."""
+        observer.process.send_signal(signal.SIGCONT)
+
+        def sleeps():
+            with open(f"/proc/{observer.process.pid}/stat") as file:
+                return file.read().rsplit(")")[1].split()[0] == "S"
+        wait_until(sleeps, "the observer to have read everything")
+
+    def test_what_a_program_lost_is_its_own_and_not_the_next_one_s(self):
         program = self.program()
         program.open(MOCK)
         observer = self.observer("--pid", str(program.pid), "--buffer", "4KiB")
-        program.do(f"repeat {HITS // 10} {SEND}")
-        program.close()
-        document = observer.finish()
-        report = self.only_report(document, program.pid)
-        self.assertGreater(self.check_all_counted(document, report, HITS // 10), 0)
+        observer.process.send_signal(signal.SIGSTOP)
+        program.do(f"repeat 1000 {SEND}")
+        self.assertEqual(program.do("exec"), "ready")  # finds no room in the buffer
+        program.open(MOCK)
+        self.go_on(observer)
+        for _ in range(5):
+            program.do(f"repeat 1 {SEND}")
+        document = observer.stop()
+        self.check_document(document)
+        found = {}
+        for job in document["jobs"]:
+            for report in job["processes"]:
+                self.assertEqual(report["process"]["pid"], program.pid)
+                found[report["state"]] = (report["events"]["by_kind"]["send"], report["events"]["dropped"]["events"])
+        self.assertEqual(sum(found["finished"]), 1000)
+        self.assertGreater(found["finished"][1], 0)
+        self.assertEqual(found["running"], (5, 0))
