@@ -3,7 +3,7 @@
 add_library(recvpool_agent_objects STATIC agent.c agent_channels.c agent_work.c descriptors.c enforce.c enforce_ask.c
   enforce_backend.c enforce_calls.c enforce_context.c enforce_export.c enforce_gate.c enforce_idle.c enforce_memory.c enforce_milestones.c enforce_report.c
   enforce_transfers.c evidence.c hooks.c hooks_collectives.c hooks_context.c hooks_copies.c hooks_entry.c hooks_graphs.c hooks_memory.c hooks_nccl.c
-  hooks_order.c hooks_pointers.c hooks_shapes.c hooks_work.c identity.c interpose.c log.c names.c nccl_profiler.c ordering.c posts.c range_filter.c reporter.c requests.c state.c work.c)
+  hooks_order.c hooks_pointers.c hooks_shapes.c hooks_work.c identity.c interpose.c log.c names.c nccl_profiler.c ordering.c posts.c range_filter.c reporter.c requests.c state.c unstoppable.c work.c)
 target_compile_definitions(recvpool_agent_objects PRIVATE _GNU_SOURCE)
 target_link_libraries(recvpool_agent_objects PUBLIC recvpool_agent_common recvpool_cuda Threads::Threads
   ${CMAKE_DL_LIBS} PRIVATE recvpool_options)

@@ -21,11 +21,20 @@ static bool is_shadow(const json_t *enforcement) {
   return strcmp(rp__text_of(enforcement, "mode", ""), "enforce") != 0;
 }
 
-/* Whether buffers share memory, or did before the program gave them back. */
+static bool held_less(const json_t *account) {
+  return rp__count_of(account, "one_to_one_peak_bytes") > rp__count_of(account, "physical_peak_bytes");
+}
+
+/* Whether buffers share memory, or did before the program gave them back. The device's peak may be from
+ * before the first of them did. */
 static bool has_shared(const json_t *device) {
-  return json_is_object(json_object_get(device, "activation")) ||
-         json_is_true(json_object_get(device, "active")) ||
-         rp__count_of(device, "one_to_one_peak_bytes") > rp__count_of(device, "physical_peak_bytes");
+  size_t c;
+  json_t *class;
+  if (json_is_object(json_object_get(device, "activation")) ||
+      json_is_true(json_object_get(device, "active")) || held_less(device))
+    return true;
+  json_array_foreach(json_object_get(device, "classes"), c, class) if (held_less(class)) return true;
+  return false;
 }
 
 /* Uses that waiting alone does not make safe. */
@@ -124,6 +133,11 @@ static void print_class(FILE *out, const char *rank, const char *process, const 
           format_ratio(held, rp__count_of(class, "minimum_bytes"), ratio, sizeof ratio));
 }
 
+/* A class of the plan may never have been received into: there is nothing to tell of it. */
+static bool has_buffers(const json_t *class) {
+  return rp__count_of(class, "one_to_one_peak_bytes") > 0;
+}
+
 void rp__print_shared(const json_t *report, FILE *out) {
   const json_t *enforcement = enforcement_of(report);
   char rank[64], process[64];
@@ -135,7 +149,7 @@ void rp__print_shared(const json_t *report, FILE *out) {
     if (d >= MOST_DEVICES) break;
     json_array_foreach(json_object_get(device, "classes"), c, class) {
       if (c >= MOST_CLASSES) break;
-      print_class(out, rank, process, device, class);
+      if (has_buffers(class)) print_class(out, rank, process, device, class);
     }
   }
 }
@@ -171,7 +185,25 @@ static void print_because(FILE *out, const json_t *report, const json_t *device,
           rp__plain_text(rp__text_of(because, "reason", "?"), word, sizeof word));
 }
 
-/* A plan shares from the first step, which takes no time to set up. */
+static bool has_reason(const json_t *device, const char *word) {
+  size_t i;
+  json_t *reason;
+  json_array_foreach(json_object_get(device, "reasons"), i,
+                     reason) if (strcmp(rp__text_of(reason, "reason", ""), word) == 0) return true;
+  return false;
+}
+
+/* A plan shares from the first step, which takes no time to set up; but where calls could not be stopped,
+ * each buffer had memory of its own before its first receive, and the table has what was held since. */
+static void print_planned(FILE *out, const json_t *device) {
+  char held[32];
+  fputs("shared from the first step on", out);
+  if (has_reason(device, "calls_unstoppable"))
+    fprintf(out, ", each buffer from its first receive on (until then %s were held at most)",
+            rp__format_bytes(rp__count_of(device, "physical_peak_bytes"), held, sizeof held));
+  fputs("; ", out);
+}
+
 static void print_activation(FILE *out, const json_t *report, const json_t *device) {
   const json_t *activation = json_object_get(device, "activation");
   char took[32], waited[32];
@@ -184,7 +216,7 @@ static void print_activation(FILE *out, const json_t *report, const json_t *devi
             (unsigned long long)rp__count_of(activation, "step"),
             rp__format_seconds(set_up, took, sizeof took));
   else
-    fputs("shared from the first step on; ", out);
+    print_planned(out, device);
   fprintf(out, "%llu waits inserted, %s waited; slack %llu\n",
           (unsigned long long)rp__count_of(device, "waits_inserted"),
           rp__format_seconds(waiting, waited, sizeof waited),
@@ -213,6 +245,15 @@ static bool format_counts(const json_t *counts, const char *except, char *out, s
   }
   rp_cmd_plain(out);
   return out[0] != '\0';
+}
+
+static void print_unused_classes(FILE *out, const json_t *report, const json_t *device) {
+  size_t c, unused = 0, count = json_array_size(json_object_get(device, "classes"));
+  json_t *class;
+  json_array_foreach(json_object_get(device, "classes"), c, class) unused += !has_buffers(class);
+  if (!unused || !json_is_true(json_object_get(device, "planned"))) return;
+  begin_line(out, report, device);
+  fprintf(out, "the run receives nothing of %zu of the plan's %zu classes\n", unused, count);
 }
 
 /* The sentences are among the notes, once for all processes. */
@@ -343,6 +384,7 @@ void rp__print_happened(const json_t *report, FILE *out) {
       print_because(out, report, device, "left to the driver", json_object_get(device, "refused"));
       print_activation(out, report, device);
       print_idle(out, report, device);
+      print_unused_classes(out, report, device);
       print_reasons(out, report, device);
     }
     print_conflicts(out, report, device, shadow);
@@ -413,13 +455,13 @@ static void put_part(const char *kept, const json_t *report, void (*print)(const
 }
 
 static bool has_classes(const struct rp_read_report *report) {
-  size_t d;
-  json_t *device;
+  size_t d, c;
+  json_t *device, *class;
   if (report->digest->shared) return report->digest->shared[0] != '\0';
   const json_t *enforcement = enforcement_of(report->json);
   if (!json_is_object(enforcement) || is_shadow(enforcement)) return false;
-  json_array_foreach(json_object_get(enforcement, "devices"), d,
-                     device) if (json_array_size(json_object_get(device, "classes"))) return true;
+  json_array_foreach(json_object_get(enforcement, "devices"), d, device)
+      json_array_foreach(json_object_get(device, "classes"), c, class) if (has_buffers(class)) return true;
   return false;
 }
 

@@ -65,6 +65,10 @@ bool rp_enforce_may_want(uint64_t bytes);
 /** False: the driver's own allocation is to be used. A context must be current. */
 bool rp_enforce_allocate(uint64_t bytes, uint64_t *address);
 
+/** The driver had no memory for the program. True: buffers that nothing has used gave some back, so the call
+ * may be made again. */
+bool rp_enforce_memory_short(void);
+
 /** The program's `function` is that of another library, at `path`, which has to see all memory: none of the
  * process is shared, with that reason. */
 void rp_enforce_stand_aside(const char *function, const char *path);

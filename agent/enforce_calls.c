@@ -9,6 +9,7 @@
 #include "agent/enforce_internal.h"
 #include "agent/ordering.h"
 #include "agent/state.h"
+#include "agent/unstoppable.h"
 
 /* ---- questions ---- */
 
@@ -72,6 +73,7 @@ bool rp_enforce_work_before(struct rp_work *work) {
   bool allowed = true;
   work->hit = false;
   if (!rp__gate_enter()) return true;
+  if (!(work->site.flags & RP_ORDER_CAPTURED)) rp__keep_backed();
   for (size_t position = 0; allowed && rp_work_next(work, &position, &use);) {
     const struct rp_guard_access access = access_of(work, &use);
     allowed = rp__ask_access(&access, &work->hit);
@@ -150,6 +152,7 @@ void rp__seen(const struct rp_work *work) {
   for (size_t position = 0; rp_work_next(work, &position, &use);) {
     const struct rp_guard_access access = access_of(work, &use);
     shared |= tell_seen(&access, false, token);
+    rp_unstoppable_seen();
   }
   if (!shared || token == RP_ORDER_TOKEN_UNKNOWN) return;
   if (rp__enforce.shadow)

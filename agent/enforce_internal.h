@@ -23,6 +23,7 @@ struct rp__device {
   uint64_t boundary_wait_ns;       /**< how long the next step boundary waits for the device; 0: as ever */
   bool tried;
   bool planned;       /**< the guard has a plan */
+  bool unstoppable;   /**< and was told of calls that cannot be stopped */
   bool other_context; /**< a candidate was left to the driver, since its context is not the primary one */
   uint32_t peers;     /**< bits: devices that may read this one's memory */
   char refused[256];  /**< why not, "word: sentence" */
@@ -95,6 +96,10 @@ bool rp__export_seen(uint64_t bytes);
 void rp__export_end(uint64_t begin);
 /** Inside the gate: all buffers of the device are. */
 void rp__exports_end(const struct rp__device *device);
+
+/** Inside the gate, from calls that may act: where something in the process uses memory by calls that cannot
+ * be stopped (agent/unstoppable.h), no buffer is without. Cheap where there is no news. */
+void rp__keep_backed(void);
 
 /* ---- asking a guard ---- */
 

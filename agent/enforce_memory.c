@@ -8,6 +8,7 @@
 #include "agent/ordering.h"
 #include "agent/hooks.h"
 #include "agent/state.h"
+#include "agent/unstoppable.h"
 
 /* ---- allocating ---- */
 
@@ -32,6 +33,32 @@ static bool receives_are_gated(struct rp__device *device) {
   return false;
 }
 
+void rp__keep_backed(void) {
+  if (!rp_unstoppable_known() || rp__enforce.shadow) return;
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++) {
+    struct rp__device *device = &rp__enforce.devices[i];
+    if (!device->guard || !device->planned || device->unstoppable) continue;
+    device->unstoppable = true;
+    rp__gate_act();
+    (void)rp_guard_unstoppable(device->guard); /* what gets no memory now has none without the pool either */
+    rp__gate_acted();
+  }
+}
+
+bool rp_enforce_memory_short(void) {
+  uint64_t freed_bytes = 0;
+  if (!rp_unstoppable_known() || !rp__gate_enter()) return false;
+  for (int i = 0; i < RP_ENFORCE_DEVICES; i++) {
+    struct rp__device *device = &rp__enforce.devices[i];
+    if (!device->guard || !device->planned) continue;
+    rp__gate_act();
+    freed_bytes += rp_guard_memory_short(device->guard);
+    rp__gate_acted();
+  }
+  rp__gate_leave();
+  return freed_bytes > 0;
+}
+
 /* Inside the gate. A guard that was made with a plan follows it as long as all that it needs is there. */
 static struct rp__device *device_for(int ordinal, uint64_t bytes) {
   struct rp__device *device = rp__device_get(ordinal);
@@ -47,11 +74,13 @@ bool rp_enforce_allocate(uint64_t bytes, uint64_t *address) {
   int ordinal = rp_driver_current_device();
   uint64_t context = rp_device_current_context();
   bool primary = ordinal >= 0 && rp_device_is_primary(ordinal, context);
+  if (rp__enforce.plan) (void)rp_unstoppable_look();
   if (ordinal < 0 || !rp__gate_enter()) return false;
   if (!primary && ordinal < RP_ENFORCE_DEVICES) rp__enforce.devices[ordinal].other_context = true;
   struct rp__device *device = primary ? device_for(ordinal, bytes) : NULL;
   rp_status status = RP_ERROR_UNAVAILABLE;
   if (device) {
+    rp__keep_backed();
     rp__gate_act();
     if (device->context == 0) device->context = context;
     rp_guard_captures(device->guard, rp_ordering_captures_begun());

@@ -10,6 +10,7 @@
 #include "agent/enforce_internal.h"
 #include "agent/ordering.h"
 #include "agent/state.h"
+#include "agent/unstoppable.h"
 
 #define TRANSFERS_PER_BLOCK 16
 
@@ -97,7 +98,9 @@ static void note_send(const struct rp_enforce_transfer *transfer) {
 bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer) {
   transfer->hit = false;
   rp_enforce_settle();
+  if (rp__enforce.plan && rp_enforce_on()) (void)rp_unstoppable_look();
   if (!rp__gate_enter()) return true;
+  if (!(transfer->site.flags & RP_ORDER_CAPTURED)) rp__keep_backed();
   bool allowed;
   if (transfer->receive) {
     allowed = ask_receive(transfer);

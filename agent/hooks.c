@@ -112,6 +112,12 @@ void rp_hook_make_context(void *function) {
   if (release) (void)release(NULL);
 }
 
+void rp_hook_forget_error(const char *name, void *function) {
+  if (strncmp(name, "cuda", 4) != 0) return;
+  int (*take)(void) = (int (*)(void))rp_hook_sibling(function, "cudaGetLastError");
+  if (take) (void)take();
+}
+
 /* The runtime keeps its last error for itself: it is set by a call that fails in the same way. */
 int rp_hook_fail(const char *name, void *function, int result) {
   int (*allocate)(void **, size_t) = NULL;

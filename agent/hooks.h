@@ -59,6 +59,9 @@ void rp_hook_make_context(void *function);
  * error afterwards (RP_ABI_OUT_OF_MEMORY, RP_ABI_INVALID_VALUE). */
 int rp_hook_fail(const char *name, void *function, int result);
 
+/** Takes the runtime's last error away, where the function `name` is the runtime's. */
+void rp_hook_forget_error(const char *name, void *function);
+
 /** An interposed call that is rare enough to look whether modules were loaded since the last scan. */
 void rp_hook_look_for_modules(void);
 

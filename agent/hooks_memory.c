@@ -20,12 +20,25 @@ static void tell(enum rp_event_kind kind, uint64_t address, uint64_t bytes, uint
   rp_cost_end(started);
 }
 
+/* The driver has no memory for the call: is it worth making again? */
+static bool found_more(int result) {
+  return result == RP_ABI_OUT_OF_MEMORY && rp_enforce_on() && rp_call_is_programs(RP_CALL_ALLOC) &&
+         rp_enforce_memory_short();
+}
+
+/* Made again, a call of the runtime leaves no error behind. */
+static int again(int result, const char *name, void *function) {
+  if (result == RP_ABI_SUCCESS) rp_hook_forget_error(name, function);
+  return result;
+}
+
 /* An allocation whose address the call writes to *out. */
 #define ALLOCATION(name, parameters, arguments, out, size, api)                                              \
   RP_HOOK(int, name, parameters) {                                                                           \
     bool ours = rp_call_begin(RP_CALL_ALLOC);                                                                \
     if (ours) rp_hook_look_for_modules();                                                                    \
     int result = real_##name arguments;                                                                      \
+    if (found_more(result)) result = again(real_##name arguments, #name, (void *)real_##name);               \
     if (ours && result == RP_ABI_SUCCESS && (out))                                                           \
       tell(RP_EVENT_ALLOC, (uint64_t)(uintptr_t) * (void **)(out), (size), 0, (api));                        \
     rp_call_end(RP_CALL_ALLOC);                                                                              \
@@ -93,6 +106,7 @@ static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
     } else {                                                                                                 \
       if (ours) rp_hook_look_for_modules();                                                                  \
       result = real_##name(out, bytes);                                                                      \
+      if (found_more(result)) result = again(real_##name(out, bytes), #name, (void *)real_##name);           \
       if (ours && result == RP_ABI_SUCCESS && out)                                                           \
         tell(RP_EVENT_ALLOC, (uint64_t)(uintptr_t)*out, bytes, 0, RP_ALLOC_MALLOC);                          \
     }                                                                                                        \

@@ -29,6 +29,7 @@ static rp_status take_rank(struct items *items, const struct rp_planned_receive 
     items->list[items->count++] = (struct rp_plan_item){.interval = {r->begin, r->end},
                                                         .rank = rank,
                                                         .stage = r->stage,
+                                                        .bytes = r->bytes,
                                                         .microbatch = r->microbatch,
                                                         .direction = r->direction};
   }

@@ -200,7 +200,11 @@ static size_t compare_pool(const struct rp_plan_pool *a, const struct rp_plan_po
             (int)a->stage, word, "ND"[v], values[v][0], values[v][1]);
     departures++;
   }
-  return departures;
+  if (!a->buffer_bytes || !b->buffer_bytes || a->buffer_bytes == b->buffer_bytes) return departures;
+  fprintf(out, "rank %d, stage %d, %s: a buffer has %llu bytes in the plan and %llu in the run\n",
+          (int)a->rank, (int)a->stage, word, (unsigned long long)a->buffer_bytes,
+          (unsigned long long)b->buffer_bytes);
+  return departures + 1;
 }
 
 static size_t compare_pools(const struct lanes *plan, const struct lanes *run, int32_t rank, int direction,

@@ -81,6 +81,17 @@ static json_t *last_bindings_json(const struct rp_guard_report *guard, uint32_t 
   return array;
 }
 
+/* Most buffers that the class had at once, as seen. */
+static uint64_t buffers_of(const struct rp_pool_class_info *info) {
+  return info->mapped_bytes ? info->account.one_to_one_peak_bytes / info->mapped_bytes : 0;
+}
+
+/* Of K slots, or of as many as there were buffers for. */
+static uint64_t minimum_bytes(const struct rp_pool_class_info *info) {
+  uint64_t buffers = buffers_of(info);
+  return (buffers < info->spec.slots ? buffers : info->spec.slots) * info->mapped_bytes;
+}
+
 static json_t *class_json(const struct rp_guard_report *guard, const struct rp_guard_class_report *class,
                           bool measured, bool *failed) {
   const struct rp_pool_class_info *info = &class->info;
@@ -92,7 +103,8 @@ static json_t *class_json(const struct rp_guard_report *guard, const struct rp_g
   rp__put_int_or_null(&emit, "peer", class->peer);
   rp__put_u64(&emit, "receive_bytes", info->spec.receive_bytes);
   rp__put_u64(&emit, "mapped_bytes", info->mapped_bytes);
-  rp__put_u64_or_null(&emit, "buffers", info->spec.buffers);
+  rp__put_u64(&emit, "buffers", buffers_of(info));
+  rp__put_u64_or_null(&emit, "buffers_planned", info->spec.buffers);
   rp__put_u64_or_null(&emit, "depth", class->depth);
   rp__put_u64(&emit, "slots", info->spec.slots);
   rp__put_u64(&emit, "slack_slots", class->slack);
@@ -102,7 +114,7 @@ static json_t *class_json(const struct rp_guard_report *guard, const struct rp_g
   rp__put_u64(&emit, "buffers_private", info->private_buffers);
   rp__put_u64(&emit, "slots_backed", info->slots_backed);
   rp__put_u64(&emit, "grown", info->grown);
-  rp__put_u64(&emit, "minimum_bytes", info->spec.slots * info->mapped_bytes);
+  rp__put_u64(&emit, "minimum_bytes", minimum_bytes(info));
   put_account(&emit, &info->account, measured);
   rp__put(&emit, "bindings", measured ? bindings_json(guard, class->id, failed) : json_array());
   rp__put(&emit, "last_bindings", measured ? last_bindings_json(guard, class->id, failed) : json_array());
@@ -343,7 +355,7 @@ static json_t *totals_json(const struct rp_enforce_report *enforce, bool *failed
     const struct rp_guard_report *guard = &enforce->devices[d].guard;
     for (size_t i = 0; i < guard->class_count; i++) {
       add_account(&sum, &guard->classes[i].info.account);
-      minimum += guard->classes[i].info.spec.slots * guard->classes[i].info.mapped_bytes;
+      minimum += minimum_bytes(&guard->classes[i].info);
     }
     prevented += sum_conflicts(guard->pool.prevented);
     violated += sum_conflicts(guard->pool.violated);

@@ -307,11 +307,20 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
                                                  .in_use = true,
                                                  .peer = -1,
                                                  .class_index = RP_POOL_NONE,
+                                                 .plan_slot = RP_POOL_NONE,
                                                  .item = RP_POOL_NONE};
   rp_guard_address_reused(guard, begin, bytes);
   rp__guard_watch(guard, id); /* until something else than a receive touches it */
   *address = begin;
   return RP_OK;
+}
+
+rp_status rp_guard_unstoppable(struct rp_guard *guard) {
+  return guard->plan.usable ? rp_pool_unstoppable(guard->pool) : RP_OK;
+}
+
+uint64_t rp_guard_memory_short(struct rp_guard *guard) {
+  return guard->plan.usable ? rp_pool_memory_short(guard->pool) : 0;
 }
 
 static void remember_freed(struct rp_guard *guard, uint32_t id) {

@@ -120,6 +120,10 @@ bool rp_guard_wants(const struct rp_guard *guard, uint64_t bytes);
  * used.
  */
 rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *address);
+/** Acts. rp_pool_unstoppable and rp_pool_memory_short, for guards with a plan; others never leave memory out.
+ */
+rp_status rp_guard_unstoppable(struct rp_guard *guard);
+uint64_t rp_guard_memory_short(struct rp_guard *guard);
 /** Whether the buffer at `address` (its begin) is ours: RP_OK; RP_ERROR_STATE: it was, and was freed already
  * (counted as a double free with its last receive, `site` being the second free); RP_ERROR_NOT_FOUND.
  * `needs_idle`: something may still be using it, the device must be done with it before rp_guard_free. */

@@ -32,6 +32,7 @@ static uint32_t what_is_due(struct rp_guard *guard) {
   bool steady = guard->stable >= guard->options.watch_steps && guard->pattern != guard->decided;
   /* With a plan: those that it has no place for. candidates() says why there are none. */
   bool may = !guard->off && !guard->options.blind && (!guard->plan.given || guard->plan.usable);
+  if (may && steady && rp__guard_joinable(guard)) due |= RP__GUARD_DUE_JOIN;
   if (may && steady && rp__guard_candidates(guard)) due |= RP__GUARD_DUE_ACTIVATE;
   return due;
 }
@@ -86,6 +87,9 @@ rp_status rp_guard_boundary(struct rp_guard *guard, const struct rp_guard_channe
   rp__guard_places(guard, channels, count);
   if (due & RP__GUARD_DUE_QUIESCENT) status = rp_pool_quiescent(guard->pool, false);
   if (status) guard->boundary_failures++;
+  if (!status && (due & RP__GUARD_DUE_JOIN) && !guard->off) status = rp__guard_join(guard);
+  if (!status && (due & RP__GUARD_DUE_JOIN) && !(due & RP__GUARD_DUE_ACTIVATE))
+    guard->decided = guard->pattern;
   if (!status && (due & RP__GUARD_DUE_ACTIVATE) && !guard->off) status = rp__guard_activate(guard, &begun);
   if (status)
     rp__guard_retry_later(guard);

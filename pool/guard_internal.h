@@ -8,6 +8,7 @@
  *   guard_receive.c   receives: prepare, commit, launched
  *   guard_access.c    accesses, graph launches, the pending queue, flags, strict mode
  *   guard_boundary.c  steps, and what is done between them
+ *   guard_join.c      planned mode: buffers that were left out begin to share
  *   guard_activate.c  auto mode: which buffers begin to share which slots
  *   guard_report.c    copying out
  *   guard_check.c     invariants
@@ -73,6 +74,7 @@ struct rp__guard_buffer {
   uint64_t reader;                      /**< that of both lifetimes before: it reads; 0 = not known */
   bool trained;                         /**< the step of this lifetime is over, and was one */
   uint32_t class_index;                 /**< plan: class of the last receive, or RP_POOL_NONE */
+  uint32_t plan_slot;                   /**< plan: where it says that receive goes, or RP_POOL_NONE */
   uint32_t item, needed;                /**< plan: item of the list or RP_POOL_NONE; least accesses or 0 */
   struct rp__guard_place place;
 };
@@ -153,6 +155,7 @@ struct rp__guard_list {
 /** What waits for the next boundary; bits. */
 #define RP__GUARD_DUE_QUIESCENT 1u
 #define RP__GUARD_DUE_ACTIVATE 2u
+#define RP__GUARD_DUE_JOIN 4u
 
 struct rp_guard {
   struct rp_guard_options options;
@@ -300,6 +303,13 @@ void rp__guard_step_end(struct rp_guard *guard);
 void rp__guard_boundary_action(struct rp_guard *guard, uint64_t context, struct rp_guard_action *action);
 /** What could not be done is left alone for some steps, each time for more. */
 void rp__guard_retry_later(struct rp_guard *guard);
+
+/* guard_join.c */
+
+/** Are there buffers with memory of their own whose receives of the last step the plan has a place for? */
+bool rp__guard_joinable(const struct rp_guard *guard);
+/** Gives them that place. The device is done with all buffers. The first failure that may pass. */
+rp_status rp__guard_join(struct rp_guard *guard);
 
 /* guard_activate.c */
 

@@ -324,6 +324,7 @@ void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct r
   struct rp__guard_plan *plan = &guard->plan;
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   buffer->item = target->item;
+  buffer->plan_slot = target->slot;
   buffer->class_index = RP_POOL_NONE;
   buffer->needed = 0;
   if (!plan->usable) return;

@@ -168,7 +168,7 @@ static rp_status family_add(struct rp_pool *pool, uint64_t mapped_bytes, uint32_
   pool->families = grown;
   *family = pool->family_count++;
   pool->families[*family] = (struct rp__pool_family){
-      .mapped_bytes = mapped_bytes, .least_bytes = UINT64_MAX, .buffers = 0, .sharing = true};
+      .mapped_bytes = mapped_bytes, .least_bytes = UINT64_MAX, .newest = RP_POOL_NONE, .sharing = true};
   return RP_OK;
 }
 
@@ -247,23 +247,25 @@ static uint32_t family_of(const struct rp_pool *pool, uint64_t bytes, uint64_t m
   return family == RP_POOL_NONE || bytes < pool->families[family].least_bytes ? RP_POOL_NONE : family;
 }
 
-/* The untouched-burst rule: unbacked only behind K allocations of the size in a row with nothing of that size
- * touched since, as a preallocation does and a forward pass never does; and no more than the plan has buffers
- * for. */
-static bool may_stay_unbacked(const struct rp_pool *pool, const struct rp__pool_family *family) {
+/* The untouched-burst rule: no memory is needed only behind K allocations of the size in a row with nothing
+ * of that size touched since, as a preallocation does and a forward pass never does; and no more than the
+ * plan has buffers for. Whether the buffer goes without is another question: see allocate_memory. */
+static bool is_of_burst(const struct rp_pool *pool, const struct rp__pool_family *family) {
   if (!family->sharing || pool->info.frozen || pool->info.fallback_pending) return false;
   if (family->untouched_run < family->slots) return false; /* so the first K are backed, too */
   return !family->buffers || family->granted + (uint64_t)family->slots < family->buffers;
 }
 
-static void family_note(struct rp_pool *pool, uint32_t family_id, bool granted) {
-  if (family_id == RP_POOL_NONE) {
+static void family_note(struct rp_pool *pool, uint32_t id) {
+  const struct rp__pool_buffer *buffer = &pool->buffers[id];
+  if (buffer->family == RP_POOL_NONE) {
     if (pool->family_count) rp__pool_reason(pool, RP_POOL_SIZE_NEVER_SEEN);
     return;
   }
-  struct rp__pool_family *family = &pool->families[family_id];
+  struct rp__pool_family *family = &pool->families[buffer->family];
   family->members++;
-  family->granted += granted;
+  family->granted += buffer->granted;
+  family->newest = id;
   family->untouched_run++;
   if (family->buffers && family->members > family->buffers) rp__pool_reason(pool, RP_POOL_MORE_BUFFERS);
 }
@@ -274,6 +276,28 @@ static void allocate_undo(struct rp_pool *pool, uint32_t id) {
   (void)rp_address_map_remove(&pool->addresses, buffer->address, NULL);
   buffer->freed = true;
   (void)rp__pool_cleanup(pool);
+}
+
+/* A buffer that the burst rule would have left without memory gives back what it has. */
+static void give_up(struct rp_pool *pool, uint32_t id) {
+  struct rp__pool_buffer *buffer = rp__pool_get(pool, id);
+  if (!buffer || !buffer->granted || !rp__pool_convertible(pool, buffer)) return;
+  if (rp__pool_unmap(pool, buffer) == RP_OK) buffer->binding = RP_POOL_UNBOUND;
+}
+
+/* Memory for a new buffer. A call that nobody can stop ends the program at an address without. So where there
+ * are such calls, only what would have ended it without the pool is a reason to leave memory out: that there
+ * is none. Then the newest buffer of the size still has some, and passes on what the one before had: what is
+ * allocated alone, and not in a burst, is often what a library is about to write. */
+static rp_status allocate_memory(struct rp_pool *pool, uint32_t id) {
+  const struct rp__pool_buffer *buffer = &pool->buffers[id];
+  if (!buffer->granted) return rp__pool_make_private(pool, id);
+  if (!pool->info.unstoppable) return RP_OK;
+  uint32_t before = pool->families[buffer->family].newest;
+  if (pool->info.memory_short) give_up(pool, before);
+  rp_status status = rp__pool_make_private(pool, id);
+  if (pool->info.memory_short) give_up(pool, before); /* it may have become so on the way */
+  return status == RP_ERROR_NO_MEMORY ? RP_OK : status;
 }
 
 rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, uint64_t *address) {
@@ -289,7 +313,7 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
     return status;
   }
   uint32_t family = family_of(pool, bytes, mapped_bytes);
-  bool unbacked = family != RP_POOL_NONE && may_stay_unbacked(pool, &pool->families[family]);
+  bool granted = family != RP_POOL_NONE && is_of_burst(pool, &pool->families[family]);
   pool->buffers[id] = (struct rp__pool_buffer){.address = begin,
                                                .bytes = bytes,
                                                .mapped_bytes = mapped_bytes,
@@ -298,24 +322,55 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
                                                .class_id = RP_POOL_NONE,
                                                .slot = RP_POOL_NONE,
                                                .in_use = true,
-                                               .granted = unbacked};
+                                               .granted = granted};
   status = rp_address_map_add(&pool->addresses, begin, rp__pool_end(pool, &pool->buffers[id]), id);
-  if (!status && !unbacked) status = rp__pool_make_private(pool, id);
+  if (!status) status = allocate_memory(pool, id);
   if (status) {
     allocate_undo(pool, id);
     return status;
   }
   rp__account_buffer(pool, &pool->buffers[id], 1);
-  family_note(pool, family, unbacked);
+  family_note(pool, id);
   *out = id;
   *address = begin;
   return RP_OK;
+}
+
+rp_status rp_pool_unstoppable(struct rp_pool *pool) {
+  rp_status first = RP_OK;
+  if (!pool->info.unstoppable) rp__pool_reason(pool, RP_POOL_CALLS_UNSTOPPABLE);
+  pool->info.unstoppable = true;
+  for (uint32_t b = 0; b < pool->buffer_count && !first && !pool->info.memory_short; b++) {
+    const struct rp__pool_buffer *buffer = rp__pool_get(pool, b);
+    if (!buffer || buffer->binding != RP_POOL_UNBOUND) continue;
+    pool->generation++;
+    first = rp__pool_make_private(pool, b);
+  }
+  return first;
+}
+
+static bool is_newest(const struct rp_pool *pool, uint32_t id) {
+  const struct rp__pool_buffer *buffer = rp__pool_get(pool, id);
+  return buffer && buffer->family != RP_POOL_NONE && pool->families[buffer->family].newest == id;
+}
+
+uint64_t rp_pool_memory_short(struct rp_pool *pool) {
+  uint64_t before = pool->info.account.physical_bytes;
+  if (!pool->info.unstoppable) return 0; /* nobody has more than he needs */
+  if (!pool->info.memory_short && pool->family_count) rp__pool_reason(pool, RP_POOL_MEMORY_SHORT);
+  pool->info.memory_short = true;
+  pool->generation++;
+  for (int newest = 0; newest < 2 && pool->info.account.physical_bytes == before; newest++)
+    for (uint32_t b = 0; b < pool->buffer_count; b++)
+      if (is_newest(pool, b) == (bool)newest) give_up(pool, b);
+  return before - pool->info.account.physical_bytes;
 }
 
 static void family_forget(struct rp_pool *pool, const struct rp__pool_buffer *buffer) {
   if (buffer->family == RP_POOL_NONE) return;
   struct rp__pool_family *family = &pool->families[buffer->family];
   family->members--;
+  if (family->newest == (uint32_t)(buffer - pool->buffers)) family->newest = RP_POOL_NONE;
   family->granted -= buffer->granted;
   if (!buffer->touched && family->untouched_run) family->untouched_run--;
 }

@@ -95,6 +95,8 @@ enum rp_pool_reason {
   RP_POOL_STEP_INTERRUPTED,   /**< a step was broken off */
   RP_POOL_SWITCHED_OFF,       /**< the user asked for it */
   RP_POOL_RECEIVE_NOT_GATED,  /**< a receive was seen only after it had been launched */
+  RP_POOL_CALLS_UNSTOPPABLE,  /**< buffers keep memory until their first receive: see rp_pool_unstoppable */
+  RP_POOL_MEMORY_SHORT,       /**< the device ran out, and untouched buffers gave memory up */
   RP_POOL_REASON_COUNT
 };
 
@@ -254,6 +256,7 @@ struct rp_pool_info {
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
   uint64_t last_bindings_dropped;         /**< slots of freed buffers that are no longer known */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;
+  bool unstoppable, memory_short; /**< rp_pool_unstoppable, rp_pool_memory_short were called */
   uint64_t backend_calls, backend_failures;
 };
 
@@ -274,8 +277,9 @@ rp_status rp_pool_destroy(struct rp_pool *pool, uint64_t *left_bytes);
 rp_status rp_pool_plan_class(struct rp_pool *pool, const struct rp_pool_class_spec *spec, uint32_t *class_id);
 
 /** Device memory of `bytes`: address space only where a planned class and the untouched-burst rule allow it,
- * else with memory of its own. Fails as an allocation does, and then nothing has changed. `buffer` gets the
- * id, `address` the begin. */
+ * else with memory of its own. Fails as an allocation does, and then nothing has changed but that other
+ * untouched buffers may have given up theirs (rp_pool_memory_short). `buffer` gets the id, `address` the
+ * begin. */
 rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *buffer, uint64_t *address);
 /** Frees the buffer that begins at `address`; the device must be done with it. RP_ERROR_NOT_FOUND: no such
  * buffer, or freed already. Any other failure: the buffer is gone all the same, what the driver did not take
@@ -284,6 +288,25 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address);
 /** Asks the driver again to take back what it refused to take back of freed buffers, until it refuses again.
  * Nothing else has to be idle. Cheap when there is nothing. */
 rp_status rp_pool_give_back(struct rp_pool *pool);
+
+/** Something in the process uses memory by calls that can be seen but not stopped, so it could be the first
+ * to use a buffer without memory, and the program would end. From now on a buffer has memory from its
+ * allocation until its first receive, and those without get some; sharing begins buffer by buffer in the
+ * first step. As long as the device has enough: RP_ERROR_NO_MEMORY, or what the backend said, if some stay
+ * without. For good; cheap when called again with nothing to do. */
+rp_status rp_pool_unstoppable(struct rp_pool *pool);
+/** The device has no memory for something that the program wants. Buffers that the untouched-burst rule would
+ * have left without memory give up what they got by rp_pool_unstoppable, and later ones get none: without the
+ * pool, the program would have had no memory here either. For good. Answers how many bytes were given back.
+ */
+uint64_t rp_pool_memory_short(struct rp_pool *pool);
+
+/** A buffer that has memory of its own, though it is received into by the plan, shares the memory of a slot
+ * from now on; its own is given back, or becomes the slot's. Call with the device done with it, between
+ * steps: its contents are lost. RP_ERROR_STATE: it is in use, or shares, or has left our sight, or is of
+ * another size, or the class shares no more; RP_ERROR_BUSY: frozen, or about to fall back; otherwise what the
+ * backend said. */
+rp_status rp_pool_join(struct rp_pool *pool, uint32_t buffer, uint32_t class_id, uint32_t slot);
 
 /* Auto */
 

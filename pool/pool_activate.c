@@ -1,5 +1,6 @@
-/* Auto mode: buffers with memory of their own become a class that shares K slots, as a transaction. No memory
- * is created on the way: each slot is the memory of one of its buffers, so there is nothing to run out of. */
+/* Buffers with memory of their own begin to share: in auto mode they become a class with K slots, as a
+ * transaction; in planned mode one joins the class that the plan has for it. No memory is created on the way:
+ * each slot is the memory of one of its buffers, so there is nothing to run out of. */
 #include "pool/pool_internal.h"
 
 #include <stdlib.h>
@@ -274,4 +275,34 @@ rp_status rp_pool_activate(struct rp_pool *pool, const struct rp_pool_class_spec
   activation_fini(&a);
   if (status == RP_ERROR_STATE) rp__pool_reason(pool, RP_POOL_NOTHING_TO_SHARE);
   return status;
+}
+
+/* Joining a planned class. */
+
+static bool may_join(const struct rp_pool *pool, const struct rp__pool_buffer *buffer, uint32_t class_id) {
+  const struct rp__pool_class *class = &pool->classes[class_id];
+  if (buffer->binding != RP_POOL_PRIVATE || buffer->class_id != RP_POOL_NONE || buffer->flags) return false;
+  if (!class->sharing || class->family == RP_POOL_NONE || open_lifetime(buffer)) return false;
+  return buffer->mapped_bytes == class->mapped_bytes && buffer->bytes >= class->spec.receive_bytes;
+}
+
+rp_status rp_pool_join(struct rp_pool *pool, uint32_t id, uint32_t class_id, uint32_t slot_id) {
+  struct rp__pool_buffer *buffer = rp__pool_get(pool, id);
+  if (!buffer) return RP_ERROR_NOT_FOUND;
+  if (class_id >= pool->class_count || slot_id >= pool->classes[class_id].spec.slots) return RP_ERROR_INVALID;
+  if (pool->info.frozen || pool->info.fallback_pending) return RP_ERROR_BUSY;
+  if (!may_join(pool, buffer, class_id)) return RP_ERROR_STATE;
+  struct rp__pool_slot *slot = &pool->classes[class_id].slots[slot_id];
+  bool first = slot->memory == RP_POOL_NONE;
+  pool->generation++;
+  rp_status status = first ? RP_OK : rp__pool_remap(pool, id, slot->memory);
+  if (status) return status;
+  rp__pool_set_class(pool, buffer, class_id);
+  buffer->binding = RP_POOL_BOUND;
+  buffer->slot = slot_id;
+  if (first) {
+    rp__memory_assign(pool, buffer->memory, class_id, slot_id);
+    slot->tenant = id;
+  }
+  return RP_OK;
 }

@@ -32,7 +32,8 @@ static rp_status lend(struct rp_pool *pool, uint32_t id, struct source *out) {
 /* Memory for the buffer: new or lent, as the options say. */
 static rp_status obtain(struct rp_pool *pool, uint32_t id, bool prefer_lent, struct source *out) {
   enum rp_pool_lend policy = pool->options.lend;
-  if (prefer_lent && policy == RP_POOL_LEND_FIRST && lend(pool, id, out) == RP_OK) return RP_OK;
+  bool keeps = pool->info.unstoppable && !pool->info.memory_short;
+  if (prefer_lent && !keeps && policy == RP_POOL_LEND_FIRST && lend(pool, id, out) == RP_OK) return RP_OK;
   out->lender = RP_POOL_NONE;
   rp_status status = rp__memory_create(pool, RP_POOL_NONE, pool->buffers[id].mapped_bytes, &out->memory);
   if (status != RP_ERROR_NO_MEMORY || policy == RP_POOL_LEND_NEVER) return status;

@@ -40,7 +40,7 @@ struct rp__pool_buffer {
   bool in_use;
   bool freed;               /**< gone for the program; the driver has not taken all of it back */
   bool touched;             /**< a receive or an access was seen */
-  bool granted;             /**< was left unbacked at allocation */
+  bool granted;             /**< by the untouched-burst rule it needs no memory before its first use */
   bool concealed;           /**< not mapped at present, though it holds memory */
   bool pinned;              /**< keeps its slot until the next quiescent point makes it private */
   uint64_t written_turn;    /**< turn of its slot in which something may have written it; 0 = none */
@@ -72,7 +72,8 @@ struct rp__pool_family {
   uint64_t buffers; /**< sum of N; 0 = not known */
   bool sharing;
   uint32_t members;       /**< buffers of that size alive */
-  uint32_t granted;       /**< of them left unbacked at allocation */
+  uint32_t granted;       /**< of them that need no memory before their first use */
+  uint32_t newest;        /**< the member allocated last, or RP_POOL_NONE */
   uint32_t untouched_run; /**< members allocated since anything last touched one of them */
 };
 

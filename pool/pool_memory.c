@@ -80,12 +80,18 @@ static void memory_entry_free(struct rp_pool *pool, uint32_t memory) {
   pool->memories_free = memory;
 }
 
+static rp_status backend_create(struct rp_pool *pool, uint64_t bytes, uint64_t *handle) {
+  return rp__backend_result(pool, pool->backend.create(pool->backend.context, bytes, handle));
+}
+
 rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
   uint32_t entry;
   uint64_t handle = 0;
   rp_status status = memory_entry(pool, &entry);
   if (status) return status;
-  status = rp__backend_result(pool, pool->backend.create(pool->backend.context, bytes, &handle));
+  status = backend_create(pool, bytes, &handle);
+  if (status == RP_ERROR_NO_MEMORY && rp_pool_memory_short(pool) > 0)
+    status = backend_create(pool, bytes, &handle);
   if (status) {
     memory_entry_free(pool, entry);
     return status;

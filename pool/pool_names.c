@@ -63,6 +63,14 @@ static const struct {
         {"receive_not_gated",
          "A receive was seen only after it had been launched, when nothing could be done "
          "before it; use a build with the shared libnccl."},
+    [RP_POOL_CALLS_UNSTOPPABLE] =
+        {"calls_unstoppable",
+         "A library of the process (cuBLAS, for one) uses memory by calls that can be seen but not "
+         "stopped, so buffers have memory of their own until their first receive."},
+    [RP_POOL_MEMORY_SHORT] =
+        {"memory_short",
+         "The device ran out of memory, so buffers that nothing had used gave theirs up before their "
+         "first receive."},
 };
 
 const char *rp_pool_reason_name(enum rp_pool_reason reason) {

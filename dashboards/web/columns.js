@@ -7,8 +7,10 @@ const SHORT = { activation: "act", gradient: "grad", both: "both", unknown: "?" 
 /** Whether a process has ended: then what it held at most is told, for by then it has given its buffers back. */
 export const isOver = (report) => ["finished", "ended"].includes(report.state);
 
-/** Whether buffers of a device share memory, or did while the process ran. */
-export const hasShared = (report, device) => device.active === true || (isOver(report) && device.one_to_one_peak_bytes > device.physical_peak_bytes);
+const heldLess = (account) => account.one_to_one_peak_bytes > account.physical_peak_bytes;
+
+/** Whether buffers of a device share memory, or did while the process ran; its peak may be from before the first of them did. */
+export const hasShared = (report, device) => device.active === true || (isOver(report) && (heldLess(device) || list(device.classes).some(heldLess)));
 
 /** The class of buffers whose memory a channel's share now, or did in a process that has ended, with what was measured of it; or undefined. */
 function ownerOf(report, channel) {

@@ -8,6 +8,8 @@ is simulated. What one guarded call costs inside the guard, and how that grows w
 import argparse
 import json
 import pathlib
+import re
+import resource
 import statistics
 import sys
 import tempfile
@@ -15,6 +17,14 @@ import tempfile
 import bench
 
 STAGES, MICROBATCHES, BYTES = 2, 16, 2 << 20
+
+
+def processor_seconds(command):
+    """Of all its processes: what else the machine does hardly matters."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    bench.run(command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 class EnforceBench(bench.Bench):
@@ -31,9 +41,28 @@ class EnforceBench(bench.Bench):
                    "--buffer-bytes", str(buffer_bytes), "--output", path])
         return ["--plan", path]
 
-    def end_to_end(self, steps, options):
+    def end_to_end(self, steps, options, timed):
+        """Seconds of a training alone, and observed (`options` None) or enforced."""
         command = self.training(steps)
-        return self.pairs(lambda: bench.run(command)[0], lambda: bench.run(self.enforced(command, options))[0])
+        attached = self.attached(command) if options is None else self.enforced(command, options)
+        return self.pairs(lambda: timed(command), lambda: timed(attached))
+
+    def device_bytes(self, options, arguments):
+        """What the devices of all ranks held at most, and at the end of a training; alone where `options` is None."""
+        with tempfile.TemporaryDirectory() as truth:
+            command = self.training(5) + [*arguments, "--truth-dir", truth]
+            output = bench.run(command if options is None else self.enforced(command, options))[1]
+            ends = [json.loads(path.read_text().splitlines()[-1]) for path in pathlib.Path(truth).glob("*.jsonl")]
+        return sum(map(int, re.findall(r"peak_device_bytes (\d+)", output))), sum(end["held_bytes"] for end in ends)
+
+    def add_device_memory(self, plan):
+        """All of a training's memory, not only that of its receive buffers."""
+        hidden = ["--lookalike", "after", "--lookalike-count", "1"]  # brings a library whose calls cannot be stopped
+        for name, options, arguments in (("learned", [], []), ("planned", plan, []),
+                                         ("planned, with a library that cannot be stopped", plan, hidden)):
+            alone, enforced = self.device_bytes(None, arguments), self.device_bytes(options, arguments)
+            for when, before, after in zip(("at most", "at the end"), alone, enforced):
+                self.add(f"device memory {when}, {name}", [before], [after], "bytes")
 
     def call(self, call, pointer, count):
         """Nanoseconds of one call, unattached and with its buffer in a pool."""
@@ -77,10 +106,13 @@ def main():
         rows = EnforceBench(options.build, options.rounds, scratch)
         plan = rows.plan()
         rows.add_memory(plan)
+        rows.add_device_memory(plan)
         rows.add_pause()
-        for name, arguments in (("learned", []), ("planned", plan)):
-            rows.add(f"trainer, {STAGES} stages x {MICROBATCHES} microbatches, {options.steps} steps, {name}",
-                     *rows.end_to_end(options.steps, arguments), "s", "ratio <= 1.02")
+        for name, arguments in (("observed", None), ("learned", []), ("planned", plan)):
+            job = f"trainer, {STAGES} stages x {MICROBATCHES} microbatches, {options.steps} steps, {name}"
+            rows.add(job, *rows.end_to_end(options.steps, arguments, lambda command: bench.run(command)[0]), "s",
+                     "ratio <= 1.02")
+            rows.add("processor time of the same", *rows.end_to_end(options.steps, arguments, processor_seconds), "s")
         rows.add("launch that names no buffer of a pool", *rows.call("launch", "miss", 100000), "ns")
         rows.add("launch that names a buffer of a pool", *rows.call("launch", "hit", 50000), "ns")
         rows.add("the same, made: with the event recorded behind it", *rows.call("use", "hit", 2000), "ns")

@@ -210,6 +210,45 @@ class PlannedTest(EnforceCase):
             self.assertGreater(saved, 0)
             self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
 
+    def test_a_plan_of_another_size(self):
+        """Nothing of it can be kept, and nothing is claimed that was not seen: no row of the plan's, no ratio."""
+        for size in (2 * BYTES, BYTES // 2):
+            with self.subTest(size=size):
+                plan = os.path.join(self.folder, "other-plan.json")
+                make = [RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", str(MICROBATCHES)]
+                self.assert_success(support.run([*make, "--buffer-bytes", str(size), "--output", plan]))
+                stock = self.train(2, ["--schedule", "1f1b"])
+                pooled = self.train(2, ["--schedule", "1f1b"], ["--mode", "enforce", "--plan", plan])
+                self.assertEqual(training(pooled.stdout), training(stock.stdout))
+                report = support.run([RECVPOOL, "report", self.reports_dir])
+                self.assert_success(report)
+                compared = support.run([RECVPOOL, "plan", "--compare", plan, self.reports_dir])
+                self.assertEqual(compared.returncode, 1, compared.stdout)
+                self.assertIn(f"rank 1, stage 1, activation: a buffer has {size} bytes in the plan and {BYTES} in the run\n",
+                              compared.stdout)
+                table = report.stdout.partition("ratio\n")[2]
+                self.assertNotIn(f" {size / MIB:.1f} MiB  ", table.replace("of the plan", ""))
+                self.assertIn("the run receives nothing of 1 of the plan's", report.stdout)
+                for line in table.splitlines():
+                    if line.startswith(("total", "0  ", "1  ")):
+                        self.assertTrue(line.endswith("1.00"), line)
+                for _, device in self.devices(self.take_reports()):
+                    for pool in device["classes"]:
+                        seen = pool["receive_bytes"] == BYTES
+                        self.assertEqual(pool["buffers"], MICROBATCHES if seen else 0)
+                        self.assertEqual(pool["minimum_bytes"], pool["slots"] * BYTES if seen else 0)
+
+    def test_a_plan_of_more_microbatches(self):
+        """N is what was seen, and not more slots count than could be used."""
+        plan = os.path.join(self.folder, "more-plan.json")
+        self.assert_success(support.run([RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", "16",
+                                         "--slack", "8", "--buffer-bytes", str(BYTES), "--output", plan]))
+        self.train(2, ["--schedule", "1f1b"], ["--mode", "enforce", "--plan", plan])
+        for _, device in self.devices(self.take_reports()):
+            for pool in device["classes"]:
+                self.assertEqual((pool["buffers"], pool["buffers_planned"], pool["slots"]), (MICROBATCHES, 16, 9))
+                self.assertEqual((pool["minimum_bytes"], pool["physical_peak_bytes"]), (MICROBATCHES * BYTES,) * 2)
+
     def test_more_in_flight_than_planned(self):
         plan = self.make_plan(4, ["--schedule", "1f1b"])
         stock = self.train(4, ["--schedule", "gpipe"])

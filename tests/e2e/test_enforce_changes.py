@@ -159,12 +159,40 @@ class LookalikesTest(ChangesCase):
                 for rank, pool in self.pools(run, "activation").items():
                     self.assertEqual((pool["slots"], pool["buffers"]), (DEPTH[rank], MICROBATCHES))
 
+    def reasons(self, device):
+        return {reason["reason"] for reason in device["reasons"]}
+
     def test_planned(self):
-        for where in ("before", "activations"):
-            for run, _ in self.each("--steps", 5, "--lookalike", where, hows=(True,)):
+        """Weights and activations everywhere, in bursts of their own and amid the receive buffers, as few as one and more than
+        there are slots: until the first receive all have memory, and afterwards what is received into shares K slots."""
+        places = ("before", "between", "after", "activations", "before,between,after,activations")
+        for (where, touch), count in zip(itertools.product(places, ("now", "late")), itertools.cycle((1, 2, 12))):
+            touched = ["--lookalike", where, "--lookalike-touch", touch, "--lookalike-count", count]
+            for run, _ in self.each("--steps", 5, *touched, hows=(True,)):
                 self.assertEqual((run.counts("prevented"), self.grown(run)), ({}, {}))
+                for rank, device in run.devices().items():
+                    self.assertIn("calls_unstoppable", self.reasons(device))
+                    self.assertNotIn("memory_short", self.reasons(device))
+                    sharing = sum(MICROBATCHES - pool["slots"] for pool in device["classes"])
+                    self.assertEqual(device["saved_peak_bytes"], sharing * BYTES, f"rank {rank}")
                 for rank, pool in self.pools(run, "activation").items():
                     self.assertEqual(pool["physical_peak_bytes"], DEPTH[rank] * BYTES)
+
+    def test_planned_where_the_device_is_too_small_without(self):
+        """Out of memory as it is. By a plan it trains, though a library that cannot be stopped writes what is allocated right
+        behind the receive buffers."""
+        for where, count in (("before", 2), ("after", 1), ("after", 2), ("activations", 2)):
+            arguments = [*SHAPE, "--own-stream", "--steps", 5, "--lookalike", where, "--lookalike-count", count]
+            small = {"RPSIM_DEVICE_BYTES": str(24 * MIB)}
+            with self.subTest(where=where, count=count):
+                stock = self.train(arguments, expect=None, **small)
+                self.assertNotEqual(stock.status, 0)
+                self.assertIn("out of memory", stock.stderr)
+                run = self.train(arguments, self.options(True), **small)
+                self.check_same(run, arguments)
+                self.assertEqual((run.counts("violated"), self.grown(run)), ({}, {}))
+                self.assertIn("memory_short", self.reasons(run.device(1)))
+                self.check_accounts_close(run)
 
 
 if __name__ == "__main__":

@@ -217,6 +217,21 @@ class ReportCommandTest(support.TestCase):
         self.change(path, lambda report: report["enforcement"]["devices"][0].update(activation=None))
         self.assertIn("device 0: shared from the first step on; 3 waits", self.report(self.reports_dir).stdout)
 
+    def test_where_each_buffer_shares_from_its_first_receive_on(self):
+        """All were held until then, and the report says so; the table has what is held since."""
+        self.sample("enforced", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+
+        def change(report):
+            device = report["enforcement"]["devices"][0]
+            device.update(activation=None, active=False, buffers=0, physical_peak_bytes=device["one_to_one_peak_bytes"])
+            device["reasons"] = [{"reason": "calls_unstoppable", "count": 1, "text": "A library uses memory."}]
+        self.change(path, change)
+        text = self.report(self.reports_dir).stdout
+        self.assertRegex(text, r"device 0: shared from the first step on, each buffer from its first receive on "
+                               r"\(until then [0-9.]+ MiB were held at most\); 3 waits")
+        self.assertNotIn("device 0: nothing is shared", text)
+
     def test_what_was_given_back_is_not_called_idle(self):
         self.sample("enforced", "0")
         path = os.path.join(self.reports_dir, "node_one-1000-900.json")
@@ -254,7 +269,8 @@ class ReportCommandTest(support.TestCase):
         freed = {"reason": "freed", "text": "The buffers that shared memory have been freed."}
         self.enforced(0, active=False, buffers=0, idle=freed)
         never = {"reason": "unbounded_depth", "text": "All are in use at once."}
-        path = self.enforced(1, active=False, idle=never, activation=None, one_to_one_peak_bytes=0, saved_peak_bytes=0)
+        path = self.enforced(1, active=False, idle=never, activation=None, one_to_one_peak_bytes=0, saved_peak_bytes=0,
+                             classes=[])
         text = self.report(self.reports_dir).stdout
         self.assertIn("Sharing was asked for in 2 processes and happens in 1; look at unbounded_depth: All are in use at once.",
                       text)

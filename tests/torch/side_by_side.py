@@ -38,7 +38,9 @@ class Result:
         pools = [pool for device in devices for pool in device["classes"] if pool["slots"] and device["active"]]
         if pools:
             outside = self.buffers * BYTES - sum(p["one_to_one_bytes"] for p in pools)
-            begin = "physical_peak_bytes" if devices[0]["planned"] else "one_to_one_peak_bytes"
+            # Beside cuBLAS each buffer has memory of its own until its first receive, which is on no pool's account.
+            own = any(reason["reason"] == "calls_unstoppable" for device in devices for reason in device["reasons"])
+            begin = "physical_peak_bytes" if devices[0]["planned"] and not own else "one_to_one_peak_bytes"
             return outside + sum(p[begin] for p in pools), outside + sum(p["physical_bytes"] for p in pools)
         if self.newest:
             held = sum(c["held_bytes"] for report in self.reports for c in report["channels"])

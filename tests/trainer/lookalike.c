@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "hidden_calls.h"
+#include "hidden_library.h"
 #include "kernel_bodies.h"
 
 #define MARK_STAGE 0x10000u /* no stage has that number */
@@ -26,7 +26,7 @@ struct rp_lookalikes *rp_lookalikes_create(struct rp_worker *worker) {
   struct rp_lookalikes *l = calloc(1, sizeof *l);
   uint32_t zero = 0;
   if (l == NULL) rp_die("no memory");
-  if (rp_hidden_open() != 0) rp_die("--lookalike: the library finds no driver");
+  if (rp_hidden_library_open() != 0) rp_die("--lookalike: the library finds no driver");
   l->zero = rp_device_alloc(sizeof zero);
   rp_device_upload(l->zero, &zero, sizeof zero, worker->compute);
   rp_device_synchronize(worker->compute);
@@ -48,7 +48,8 @@ void rp_lookalikes_destroy(struct rp_lookalikes *l) {
 static void launch(struct rp_worker *worker, enum rp_kernel kernel, size_t elements, void **arguments) {
   dim3 grid, block;
   rp_device_grid(elements, &grid, &block);
-  int result = rp_hidden_launch(rp_device_function(kernel), grid.x, block.x, arguments, worker->compute);
+  int result =
+      rp_hidden_library_launch(rp_device_function(kernel), grid.x, block.x, arguments, worker->compute);
   if (result != 0) rp_die("hidden launch of %s: driver error %d", rp_kernel_name(kernel), result);
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "hidden_calls.h"
+#include "hidden_library.h"
 
 /** Long enough for a receive to come in between, on a busy machine too. */
 #define DELAY_MICROSECONDS 3000u
@@ -26,7 +26,7 @@ struct rp_mistakes *rp_mistakes_create(const struct rp_worker *worker) {
   mistakes->error = rp_device_alloc(sizeof clean);
   rp_device_upload(mistakes->error, &clean, sizeof clean, mistakes->side);
   rp_device_synchronize(mistakes->side);
-  if (worker->options->mistake == RP_MISTAKE_UNSEEN_WRITE && rp_hidden_open() != 0)
+  if (worker->options->mistake == RP_MISTAKE_UNSEEN_WRITE && rp_hidden_library_open() != 0)
     rp_die("--mistake unseen-write: the library finds no driver");
   return mistakes;
 }
@@ -172,7 +172,7 @@ void rp_mistake_before_backward(struct rp_worker *worker, struct rp_stage *stage
     if (seen)
       rp_device_set(buffer->memory, 0xee, buffer->bytes, worker->compute);
     else
-      result = rp_hidden_set(buffer->memory, 0xee, buffer->bytes, worker->compute);
+      result = rp_hidden_library_set(buffer->memory, 0xee, buffer->bytes, worker->compute);
     note(worker, stage, RP_ACTIVATION, i,
          (struct rp_truth_mistake){.stream = worker->compute, .call = "memset", .result = result});
   }

@@ -10,6 +10,19 @@ recvpool_unit_test(test_descriptors test_descriptors.c LIBS recvpool_agent_objec
 target_compile_definitions(test_descriptors PRIVATE _GNU_SOURCE)
 recvpool_unit_test(test_callbacks test_callbacks.c LIBS recvpool_cuda recvpool_cuda_headers)
 
+# Modules with device code, with a shared runtime and with one of their own.
+add_library(device_code_own MODULE device_code.c)
+add_library(device_code_shared MODULE device_code.c)
+target_compile_definitions(device_code_shared PRIVATE REGISTERS)
+recvpool_unit_test(test_unstoppable test_unstoppable.c LIBS recvpool_agent_objects)
+target_compile_definitions(test_unstoppable PRIVATE _GNU_SOURCE LOOKS_UP="$<TARGET_FILE:rp_hidden_calls>"
+  OWN_RUNTIME="$<TARGET_FILE:device_code_own>" SHARED_RUNTIME="$<TARGET_FILE:device_code_shared>")
+foreach(name IN ITEMS own shared)
+  target_link_libraries(device_code_${name} PRIVATE recvpool_options)
+  add_dependencies(test_unstoppable device_code_${name})
+endforeach()
+add_dependencies(test_unstoppable rp_hidden_calls)
+
 # The interposer's modules: one callee, and callers bound in every way.
 add_library(interpose_callee SHARED interpose/callee.c)
 target_link_libraries(interpose_callee PRIVATE recvpool_options)

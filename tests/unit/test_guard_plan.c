@@ -484,6 +484,138 @@ static void device_without_aliases(void **state) {
   host_device_destroy(device);
 }
 
+/* As an allocator does that hands out blocks it had used for something else before. */
+static void use_some_first(struct guard_fixture *f, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    guard_kernel(f, guard_program_buffer(0, 5 * i % 12), 77);
+    guard_kernel(f, guard_program_buffer(1, 7 * i % 12), 78);
+  }
+}
+
+/* Receive buffers that something else had used first have memory of their own, but not for ever. */
+static void used_before_and_joined(void **state) {
+  (void)state;
+  for (uint32_t depth = 1; depth <= 4; depth++)
+    for (uint32_t used = 1; used <= 12; used += used < 3 ? 1 : 9) {
+      struct guard_program program = guard_program_1f1b(12, depth);
+      struct guard_plan plan;
+      guard_program_plan(&program, 1, &plan);
+      uint64_t slots = plan.classes[0].slots + plan.classes[1].slots;
+      struct guard_fixture f = guard_start(&seeing, &plan.plan);
+      guard_program_alloc(&f, &program);
+      use_some_first(&f, used);
+      for (int step = 0; step < 2; step++)
+        guard_program_run(&f, &program);
+      assert_true(f.device->physical_bytes >= 2 * used * MAPPED);
+      for (int step = 0; step < 6; step++) {
+        guard_program_run(&f, &program);
+        assert_int_equal(f.device->physical_bytes, slots * MAPPED);
+      }
+      struct rp_guard_report report = guard_look(&f);
+      assert_int_equal(report.conflict_count, 0);
+      assert_int_equal(report.pool.bound, 24);
+      assert_int_equal(report.activations, 0); /* it is the plan's classes that they are in */
+      assert_int_equal(report.class_count, 2);
+      assert_int_equal(f.boundaries, 1);
+      rp_guard_report_fini(&report);
+      guard_end(&f);
+    }
+}
+
+/* Nothing joins while the device is not idle, and what the driver refuses is tried again. */
+static void joining_may_fail(void **state) {
+  (void)state;
+  for (uint64_t position = 1; position < 40; position++) {
+    struct guard_program program = guard_program_1f1b(12, 2);
+    struct guard_plan plan;
+    guard_program_plan(&program, 0, &plan);
+    struct guard_fixture f = guard_start(&seeing, &plan.plan);
+    guard_program_alloc(&f, &program);
+    use_some_first(&f, 3);
+    for (int step = 0; step < 2; step++)
+      guard_program_run(&f, &program);
+    uint64_t before = f.device->physical_bytes;
+    f.busy = true;
+    guard_program_run(&f, &program);
+    assert_int_equal(f.device->physical_bytes, before);
+    f.busy = false;
+    f.device->fail_at = f.device->calls + position;
+    for (int step = 0; step < 6; step++)
+      guard_program_run(&f, &program);
+    assert_int_equal(rp_guard_violations(f.guard), 0);
+    assert_int_equal(f.device->physical_bytes, (plan.classes[0].slots + plan.classes[1].slots) * MAPPED);
+    guard_end(&f);
+  }
+}
+
+/* A caching allocator hands a few blocks out again and again: what they hold at once is no less than they
+ * are, and nothing may join. */
+static void recycled_blocks_do_not_join(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(12, 3), few = guard_program_1f1b(3, 2);
+  struct guard_plan plan;
+  guard_program_plan(&program, 0, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &few);
+  for (uint32_t m = 0; m < 3; m++) {
+    guard_kernel(&f, guard_program_buffer(0, m), 77);
+    guard_kernel(&f, guard_program_buffer(1, m), 78);
+  }
+  for (int step = 0; step < 6; step++)
+    guard_program_run(&f, &few);
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.pool.bound, 0);
+  assert_int_equal(f.device->physical_bytes, 6 * MAPPED);
+  assert_int_equal(report.pool.grown, 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* More are in flight than the plan has slots for: those that would meet in one slot do not. */
+static void what_would_collide_does_not_join(void **state) {
+  (void)state;
+  struct guard_program small = guard_program_1f1b(12, 2), large = guard_program_1f1b(12, 4);
+  struct guard_plan plan;
+  guard_program_plan(&small, 0, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &large);
+  guard_program_label(&f, &large);
+  use_some_first(&f, 12);
+  for (int step = 0; step < 8; step++)
+    guard_program_run(&f, &large);
+  assert_int_equal(f.boundaries, 1); /* not again for what will not */
+  struct rp_guard_report report = guard_look(&f);
+  assert_int_equal(report.pool.grown, 0);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+/* What left our sight keeps its memory, and so does what the plan has no place for. */
+static void some_never_join(void **state) {
+  (void)state;
+  const struct rp_pool_site site = {0};
+  struct guard_program program = guard_program_1f1b(12, 2);
+  struct guard_plan plan;
+  guard_program_plan(&program, 0, &plan);
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &program);
+  use_some_first(&f, 2);
+  struct rp_guard_action action;
+  memset(&action, 0, sizeof action);
+  size_t registered = guard_program_buffer(0, 5);
+  assert_int_equal(
+      rp_guard_flag_prepare(f.guard, f.address[registered], RP_POOL_FLAG_REGISTERED, &site, &action), RP_OK);
+  assert_int_equal(action.next, RP_GUARD_GO);
+  int memory = host_device_memory_at(f.device, f.address[registered]);
+  for (int step = 0; step < 6; step++)
+    guard_program_run(&f, &program);
+  assert_int_equal(host_device_memory_at(f.device, f.address[registered]), memory);
+  assert_int_equal(f.device->physical_bytes, (plan.classes[0].slots + plan.classes[1].slots + 1) * MAPPED);
+  assert_int_equal(rp_guard_violations(f.guard), 0);
+  guard_end(&f);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_plan_that_fits),
@@ -505,6 +637,11 @@ int main(void) {
       cmocka_unit_test(what_the_plan_leaves_out_shares_later),
       cmocka_unit_test(evaluation_in_between),
       cmocka_unit_test(evaluation_before_a_schedule),
+      cmocka_unit_test(used_before_and_joined),
+      cmocka_unit_test(joining_may_fail),
+      cmocka_unit_test(recycled_blocks_do_not_join),
+      cmocka_unit_test(what_would_collide_does_not_join),
+      cmocka_unit_test(some_never_join),
       cmocka_unit_test(plans_are_checked),
       cmocka_unit_test(only_planned_sizes_are_wanted),
       cmocka_unit_test(device_without_aliases),

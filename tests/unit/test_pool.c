@@ -258,6 +258,109 @@ static void first_touch_binds_private_memory(void **state) {
   end(&f);
 }
 
+/* A library whose calls can be seen only, and so not stopped: whatever it uses first has memory. */
+static void unstoppable_calls_find_memory(void **state) {
+  (void)state;
+  struct rp_pool_options options = {.lend = RP_POOL_LEND_FIRST};
+  struct rp_pool_access touch = {.mode = RP_POOL_WRITE};
+  struct fixture f = start(&options);
+  plan(&f, 2, 0);
+  assert_int_equal(rp_pool_unstoppable(f.pool), RP_OK);
+  allocate(&f, 0, 10); /* receive buffers, then weights in one burst with them */
+  for (size_t i = 0; i < 10; i++)
+    assert_int_equal(look(&f, i).binding, RP_POOL_PRIVATE);
+  for (size_t i = 8; i < 10; i++) {
+    assert_true(host_device_store(f.device, f.address[i], 70 + i));
+    assert_int_equal(use(&f, i, touch), RP_OK);
+  }
+  for (size_t i = 0; i < 8; i++) {
+    cycle(&f, i, i);
+    assert_int_equal(f.device->physical_bytes, (i < 2 ? 10 : 10 - (i - 1)) * MAPPED);
+  }
+  assert_int_equal(f.device->physical_bytes, (2 + 2) * MAPPED);
+  assert_int_equal(counters(&f).lent, 0);
+  assert_int_equal(counters(&f).reasons[RP_POOL_CALLS_UNSTOPPABLE], 1);
+  assert_int_equal(counters(&f).reasons[RP_POOL_MEMORY_SHORT], 0);
+  for (size_t i = 8; i < 10; i++)
+    read_back(&f, i, 70 + i);
+  end(&f);
+}
+
+static void unstoppable_calls_become_known_late(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 2, 8);
+  allocate(&f, 0, 8);
+  cycle(&f, 0, 1);
+  assert_int_equal(rp_pool_unstoppable(f.pool), RP_OK);
+  for (size_t i = 0; i < 8; i++)
+    assert_true(host_device_accessible(f.device, f.address[i]));
+  assert_int_equal(rp_pool_unstoppable(f.pool), RP_OK);
+  assert_int_equal(counters(&f).reasons[RP_POOL_CALLS_UNSTOPPABLE], 1);
+  for (size_t i = 1; i < 8; i++)
+    cycle(&f, i, i);
+  assert_int_equal(f.device->physical_bytes, 2 * MAPPED);
+  end(&f);
+}
+
+/* The program would have run out of memory without the pool: now it is worth leaving some out. */
+static void short_memory_is_given_up(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 2, 0);
+  assert_int_equal(rp_pool_unstoppable(f.pool), RP_OK);
+  f.device->capacity_bytes = 5 * MAPPED;
+  allocate(&f, 0, 5);
+  for (size_t i = 0; i < 5; i++)
+    assert_int_equal(look(&f, i).binding, RP_POOL_PRIVATE);
+  allocate(&f, 5, 3);
+  for (size_t i = 0; i < 8; i++)
+    assert_int_equal(look(&f, i).binding, i < 2 || i == 7 ? RP_POOL_PRIVATE : RP_POOL_UNBOUND);
+  assert_int_equal(counters(&f).reasons[RP_POOL_MEMORY_SHORT], 1);
+  assert_int_equal(f.device->physical_bytes, 3 * MAPPED);
+  assert_int_equal(rp_pool_memory_short(f.pool), MAPPED); /* the newest, when there is nothing else */
+  assert_int_equal(rp_pool_memory_short(f.pool), 0);
+  for (size_t i = 0; i < 8; i++)
+    cycle(&f, i, i);
+  assert_int_equal(f.device->physical_bytes, 2 * MAPPED);
+  assert_int_equal(counters(&f).reasons[RP_POOL_MEMORY_SHORT], 1);
+  end(&f);
+}
+
+/* What a library writes as soon as it is allocated, behind the receive buffers, has memory even then. */
+static void the_newest_has_memory(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 2, 0);
+  assert_int_equal(rp_pool_unstoppable(f.pool), RP_OK);
+  f.device->capacity_bytes = 4 * MAPPED;
+  allocate(&f, 0, 8);
+  allocate(&f, 8, 1); /* an activation */
+  assert_int_equal(look(&f, 7).binding, RP_POOL_UNBOUND);
+  assert_true(host_device_store(f.device, f.address[8], 9));
+  assert_int_equal(use(&f, 8, (struct rp_pool_access){.mode = RP_POOL_WRITE}), RP_OK);
+  allocate(&f, 9, 1);
+  assert_true(host_device_accessible(f.device, f.address[9]));
+  assert_int_equal(rp_pool_memory_short(f.pool), 0); /* it was not of the burst */
+  for (size_t i = 0; i < 8; i++)
+    cycle(&f, i, i);
+  read_back(&f, 8, 9);
+  assert_int_equal(f.device->physical_bytes, 4 * MAPPED);
+  end(&f);
+}
+
+/* Where all calls can be stopped nothing was held that could be given up. */
+static void nothing_to_give_up(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 2, 8);
+  allocate(&f, 0, 8);
+  assert_int_equal(rp_pool_memory_short(f.pool), 0);
+  assert_int_equal(counters(&f).reasons[RP_POOL_MEMORY_SHORT], 0);
+  assert_true(host_device_accessible(f.device, f.address[1]));
+  end(&f);
+}
+
 static void lives_change_in_order_only(void **state) {
   (void)state;
   struct fixture f = start(NULL);
@@ -306,6 +409,11 @@ int main(void) {
       cmocka_unit_test(unseen_touches_are_harmless),
       cmocka_unit_test(plan_counts_bound_the_burst),
       cmocka_unit_test(first_touch_binds_private_memory),
+      cmocka_unit_test(unstoppable_calls_find_memory),
+      cmocka_unit_test(unstoppable_calls_become_known_late),
+      cmocka_unit_test(short_memory_is_given_up),
+      cmocka_unit_test(the_newest_has_memory),
+      cmocka_unit_test(nothing_to_give_up),
       cmocka_unit_test(lives_change_in_order_only),
       cmocka_unit_test(a_named_class_must_exist),
   };

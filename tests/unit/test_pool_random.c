@@ -40,7 +40,8 @@ struct model {
   uint64_t clock, one_to_one, requested, allocations;
   uint64_t seed, shared_receives, conflicts;
   bool failing;
-  uint32_t calm; /* how seldom something odd happens, one in so many */
+  bool unstoppable, memory_short; /* what the pool was told */
+  uint32_t calm;                  /* how seldom something odd happens, one in so many */
 };
 
 static uint64_t random_state;
@@ -75,6 +76,7 @@ static void look(struct model *m, uint32_t self) {
     struct model_buffer *b = &m->b[i];
     if (!b->alive) continue;
     int memory = host_device_memory_at(m->device, b->address);
+    EXPECT(m, memory >= 0 || !m->unstoppable || m->memory_short || m->failing);
     if (memory != b->memory) {
       EXPECT(m, i == self || !b->holds);
       EXPECT(m, !b->fixed);
@@ -354,7 +356,21 @@ static void do_interrupt(struct model *m) {
     m->b[i].holds = m->b[i].open = false;
 }
 
+/* The pool learns of calls that cannot be stopped, and of a device that has no more memory. */
+static void do_tell(struct model *m) {
+  if (below(2)) {
+    rp_status status = rp_pool_unstoppable(m->pool);
+    EXPECT(m, status == RP_OK || m->failing);
+    m->unstoppable = true;
+  } else if (below(4) == 0) {
+    uint64_t before = m->device->physical_bytes, given = rp_pool_memory_short(m->pool);
+    EXPECT(m, before - m->device->physical_bytes == given);
+    m->memory_short |= m->unstoppable;
+  }
+}
+
 static void do_rarely(struct model *m) {
+  if (m->seed % 7 < 3 && below(4) == 0) do_tell(m);
   if (below(6 * m->calm) == 0) rp_pool_request_fallback(m->pool, RP_POOL_SWITCHED_OFF);
   if (below(8 * m->calm) == 0) do_interrupt(m);
   if (below(2)) {
@@ -417,6 +433,10 @@ static void start(struct model *m, uint64_t seed) {
     m->device->random += seed;
     m->device->fail_one_in = 3 + below(30);
     if (below(2)) m->device->capacity_bytes = 8192 * (4 + below(20));
+  }
+  if (seed % 7 == 0) {
+    assert_int_equal(rp_pool_unstoppable(m->pool), RP_OK);
+    m->unstoppable = true;
   }
   preallocate(m, m->n ? m->n : 12);
 }
