@@ -252,7 +252,7 @@ static void observe(struct rp_observer *observer, const struct rp_attach_argumen
     double now = now_seconds();
     if (!more || (a->duration_seconds > 0 && now - begin >= a->duration_seconds)) break;
     if (now - checked >= CHECK_INTERVAL_SECONDS) {
-      rp_attach_check(observer);
+      rp_attach_check(observer, false);
       checked = now;
     }
     if (now - shown < interval) continue;
@@ -307,7 +307,7 @@ static int report(struct rp_observer *observer, const struct rp_attach_arguments
   struct rp_read_set set;
   const struct rp_target *target;
   int status = 0;
-  rp_attach_check(observer);
+  rp_attach_check(observer, true);
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
     const struct rp_attach_process *process = target->user;
     if (!process || !process->differences) continue;
@@ -347,6 +347,7 @@ static int run(struct rp_observer *observer, const struct rp_attach_arguments *a
   catch_signals();
   announce(observer);
   observe(observer, a);
+  rp_attach_check(observer, false);
   rp_observer_stop(observer);
   return report(observer, a, &trace);
 }

@@ -118,7 +118,6 @@ bool rp_observer_poll(struct rp_observer *observer, int timeout_ms) {
     rp_libraries_take_changes(&observer->libraries);
     uint64_t next_scan_ns = rp__observer_scan(observer, now_ns);
     (void)ring_buffer__poll(observer->ring, wait_ms(now_ns, next_scan_ns, timeout_ms));
-    observer->taken_ns = rp__observer_now_ns();
     (void)ring_buffer__consume(observer->ring);
     now_ns = rp__observer_now_ns();
     if (now_ns - observer->looked_ns >= LOOK_PAUSE_NS) {
@@ -130,14 +129,9 @@ bool rp_observer_poll(struct rp_observer *observer, int timeout_ms) {
   return true;
 }
 
-uint64_t rp_observer_taken_ns(const struct rp_observer *observer) {
-  return observer->taken_ns;
-}
-
 void rp_observer_stop(struct rp_observer *observer) {
   if (observer->stopped) return;
   observer->stopped = true;
-  observer->taken_ns = rp__observer_now_ns();
   if (observer->ring) observer->programs->bss->active = RP_PROBE_OVER;
   for (size_t i = 0; i < observer->libraries.count; i++)
     rp_links_detach(&observer->libraries.files[i].links);

@@ -62,9 +62,6 @@ rp_status rp_observer_open(const struct rp_observer_options *options, struct rp_
  * processes and libraries that came or went. Returns false once no process is left to observe and none can
  * come (only where processes were named by id). */
 bool rp_observer_poll(struct rp_observer *observer, int timeout_ms);
-/** What happened until then (CLOCK_MONOTONIC) and was seen has been taken; after rp_observer_stop the moment
- * at which observation ended. */
-uint64_t rp_observer_taken_ns(const struct rp_observer *observer);
 /** Detaches everything and takes what is left in the buffer. Targets whose process goes on stay unfinished:
  * what is open there is not over. Idempotent. */
 void rp_observer_stop(struct rp_observer *observer);

@@ -43,7 +43,6 @@ struct rp_observer {
   uint32_t buckets[RP_OBSERVER_BUCKETS]; /**< running targets by pid: index plus one */
   uint64_t forgotten, records;
   uint64_t looked_ns; /**< when the processes were last looked at */
-  uint64_t taken_ns;  /**< see rp_observer_taken_ns */
   bool stopped;
 };
 
