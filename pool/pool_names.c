@@ -14,9 +14,9 @@ const char *rp_pool_life_name(enum rp_pool_life life) {
 }
 
 const char *rp_pool_conflict_name(enum rp_pool_conflict_kind kind) {
-  static const char *const words[RP_POOL_CONFLICT_COUNT] = {
-      "none",          "early_reuse",     "unordered_reuse",  "foreign_access", "stale_access",
-      "size_mismatch", "escaped_pointer", "interrupted_step", "double_free"};
+  static const char *const words[] = {"none",         "early_reuse",   "unordered_reuse", "foreign_access",
+                                      "stale_access", "size_mismatch", "escaped_pointer", "interrupted_step",
+                                      "double_free",  "unclear_access"};
   return WORD(words, kind);
 }
 
