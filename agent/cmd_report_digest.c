@@ -32,17 +32,17 @@ static json_t *communicators_of(const json_t *report) {
   return out;
 }
 
-static int64_t first_post(const json_t *report) {
+static void take_lifetimes(struct rp_read_digest *digest, const json_t *report) {
   size_t c, i;
   json_t *channel, *life;
-  int64_t first = 0;
   json_array_foreach(json_object_get(report, "channels"), c, channel) {
     json_array_foreach(json_object_get(channel, "lifetimes"), i, life) {
       int64_t posted = (int64_t)rp__count_of(life, "posted_monotonic_ns");
-      if (posted && (!first || posted < first)) first = posted;
+      if (!posted) continue;
+      digest->lifetimes++;
+      if (!digest->first_post_ns || posted < digest->first_post_ns) digest->first_post_ns = posted;
     }
   }
-  return first;
 }
 
 static char *printed(void (*print)(const json_t *report, FILE *out), const json_t *report) {
@@ -57,6 +57,7 @@ static char *printed(void (*print)(const json_t *report, FILE *out), const json_
 }
 
 static void take_identity(struct rp_read_digest *digest, const json_t *report) {
+  const char *run = rp__text_of(json_object_get(report, "configuration"), "run", "");
   const json_t *process = json_object_get(report, "process"), *rank = json_object_get(process, "rank");
   digest->host = strndup(rp__text_of(process, "host", ""), HOST_BYTES);
   digest->process = digest->host ? process_key(process, digest->host) : NULL;
@@ -65,8 +66,10 @@ static void take_identity(struct rp_read_digest *digest, const json_t *report) {
   digest->start_unix_seconds = json_number_value(json_object_get(process, "start_unix_seconds"));
   digest->written_unix_seconds = json_number_value(json_object_get(report, "written_unix_seconds"));
   digest->start_monotonic_ns = (int64_t)rp__count_of(process, "start_monotonic_ns");
-  digest->first_post_ns = first_post(report);
+  take_lifetimes(digest, report);
   digest->communicators = communicators_of(report);
+  digest->finished = strcmp(rp__text_of(report, "state", ""), "finished") == 0;
+  if (strlen(run) < sizeof digest->run) snprintf(digest->run, sizeof digest->run, "%s", run);
 }
 
 struct rp_read_digest *rp__digest_create(const json_t *report, bool tables) {

@@ -38,7 +38,10 @@ struct rp_read_digest {
   int64_t rank; /**< INT64_MAX: not known */
   int64_t world_size;
   double start_unix_seconds, written_unix_seconds;
+  char run[64];                              /**< which recvpool run started it; "" where none did */
+  bool finished;                             /**< this is its last report */
   int64_t start_monotonic_ns, first_post_ns; /**< the first lifetime's; 0: there is none */
+  size_t lifetimes;                          /**< that have a time */
   json_t *communicators;                     /**< array of ids */
   json_t *notes;                             /**< array of sentences */
   uint64_t held_bytes, needed_bytes, would_save_bytes;

@@ -5,7 +5,7 @@
 #include "agent/cmd_report_text.h"
 
 #define SCHEMA "recvpool.job"
-#define SCHEMA_VERSION "1.2"
+#define SCHEMA_VERSION "1.3"
 
 /* null where no process was asked to enforce. */
 static json_t *enforced_json(const struct rp_read_set *set, size_t job) {
@@ -52,6 +52,7 @@ static void write_job(struct rp_read_set *set, size_t job, struct rp__stream *st
   rp__stream_member(stream, false, "totals", rp_report_totals_json(set, job));
   rp__stream_member(stream, false, "conclusion", json_string(conclusion));
   rp__stream_member(stream, false, "next_step", json_string(next));
+  rp__stream_member(stream, false, "ended_processes", json_integer((json_int_t)rp_report_ended(set, job)));
   rp__stream_raw(stream, "}");
 }
 

@@ -111,12 +111,19 @@ static json_t *read_report(const struct rp_read_report *report, struct rp_input 
   return rp_input_parse(input->text, input->bytes, reason);
 }
 
+/* Its process is gone, and has left nothing later. */
+static bool has_ended(const struct rp_read_report *report, const json_t *json, const struct stat *read) {
+  struct stat now;
+  return rp_input_process_is_gone(json) && stat(report->path, &now) == 0 && rp_input_is_same(read, &now);
+}
+
 /* Reads and digests one file; on failure there is a reason. */
 static void read_one(struct reading *reading, struct rp_read_report *report, char *reason) {
   const struct rp_read_set *set = reading->set;
   struct rp_input input;
   json_t *json = read_report(report, &input, reason);
   if (json) report->digest = rp__digest_create(json, set->lean);
+  report->ended = json && has_ended(report, json, &input.info);
   if (json && !report->digest) snprintf(reason, RP_INPUT_REASON, "no memory");
   if (report->digest && set->lean && set->keep_texts && take_room(&reading->texts_left, input.bytes)) {
     report->text = input.text;

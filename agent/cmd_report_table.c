@@ -274,11 +274,23 @@ json_t *rp__notes_of(const json_t *report) {
   return notes;
 }
 
+size_t rp_report_ended(const struct rp_read_set *set, size_t job) {
+  size_t first, end, count = 0;
+  rp__job_range(set, job, &first, &end);
+  for (size_t i = first; i < end; i++)
+    count += set->reports[i].ended;
+  return count;
+}
+
 /* Lines that many processes say are said once. */
 json_t *rp_report_notes(const struct rp_read_set *set, size_t job) {
   json_t *notes = json_object(), *note;
-  size_t first, end, k;
+  size_t first, end, k, ended = rp_report_ended(set, job);
   rp__job_range(set, job, &first, &end);
+  if (ended)
+    (void)json_object_set_new(notes,
+                              "ended without a final report: what it did after its last one is not known",
+                              json_integer((json_int_t)ended));
   for (size_t i = first; i < end; i++) {
     json_array_foreach(set->reports[i].digest->notes, k, note) {
       const char *text = json_string_value(note);

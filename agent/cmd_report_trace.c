@@ -46,8 +46,33 @@ static int64_t first_moment(const struct rp_read_set *set, const int64_t *offset
 struct writer {
   struct rp__stream stream;
   struct rp__trace trace;
-  size_t events, left, lifetimes_out, processes_out;
+  size_t events, lifetimes_out, processes_cut;
 };
+
+/* ---- what fits ---- */
+
+static size_t sum_if_each_had(const struct rp_read_set *set, size_t most) {
+  size_t sum = 0;
+  for (size_t i = 0; i < set->count; i++)
+    sum += set->reports[i].digest->lifetimes < most ? set->reports[i].digest->lifetimes : most;
+  return sum;
+}
+
+/* The largest number that each process can have. */
+static size_t even_share(const struct rp_read_set *set, size_t lifetimes_most) {
+  size_t fits = 0, beyond = lifetimes_most + 1;
+  if (sum_if_each_had(set, SIZE_MAX) <= lifetimes_most) return SIZE_MAX;
+  while (beyond - fits > 1) {
+    size_t middle = fits + (beyond - fits) / 2;
+    if (sum_if_each_had(set, middle) <= lifetimes_most)
+      fits = middle;
+    else
+      beyond = middle;
+  }
+  return fits;
+}
+
+/* ---- writing ---- */
 
 static void write_event(struct writer *w, json_t *event) {
   rp__stream_raw(&w->stream, w->events++ ? ",\n" : "\n");
@@ -79,16 +104,10 @@ static void write_events(struct writer *w) {
   }
 }
 
-static void write_report(struct writer *w, const json_t *report) {
-  size_t lifetimes = rp__trace_lifetimes(report);
-  if (lifetimes > w->left) {
-    w->left = 0; /* the ones behind it are left out too: a trace that ends is clearer than one with holes */
-    w->lifetimes_out += lifetimes;
-    w->processes_out++;
-    return;
-  }
-  w->left -= lifetimes;
-  rp__trace_make(&w->trace, report);
+static void write_report(struct writer *w, const json_t *report, size_t most) {
+  size_t left_out = rp__trace_make(&w->trace, report, most);
+  w->lifetimes_out += left_out;
+  w->processes_cut += left_out > 0;
   write_process_name(w, report);
   write_events(w);
   w->stream.failed |= w->trace.failed;
@@ -100,16 +119,17 @@ static void write_cut(struct writer *w) {
   char text[200];
   if (!w->lifetimes_out) return;
   snprintf(text, sizeof text,
-           "CUT: %zu lifetimes of %zu processes were left out (recvpool report --trace-lifetimes)",
-           w->lifetimes_out, w->processes_out);
+           "CUT: the oldest lifetimes, %zu in %zu processes, are left out, also of the counters "
+           "(recvpool report --trace-lifetimes)",
+           w->lifetimes_out, w->processes_cut);
   write_event(w, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:s}", "ph", "i", "cat", "cut", "name", text,
                            "pid", 0, "tid", 0, "ts", 0.0, "s", "g"));
 }
 
 bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE *out) {
   struct writer w = {.stream = {.file = out, .flags = JSON_REAL_PRECISION(15)},
-                     .trace = {.next_tid = (json_int_t)set->count + 1, .next_id = 1},
-                     .left = lifetimes_most};
+                     .trace = {.next_tid = (json_int_t)set->count + 1, .next_id = 1}};
+  size_t most = even_share(set, lifetimes_most);
   int64_t *offsets = offsets_of(set);
   if (!offsets) return false;
   int64_t zero = first_moment(set, offsets);
@@ -120,7 +140,7 @@ bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE
     w.trace.pid = (int)i + 1; /* 0 is nobody */
     w.trace.offset_ns = offsets[i];
     w.trace.zero_ns = zero;
-    write_report(&w, report);
+    write_report(&w, report, most);
     json_decref(report);
   }
   write_cut(&w);
@@ -129,8 +149,7 @@ bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE
                     json_pack("{s:s, s:s, s:f, s:I, s:I}", "recvpool", RECVPOOL_VERSION, "clock",
                               "microseconds since zero_unix_seconds; exact within a host",
                               "zero_unix_seconds", (double)zero / 1e9, "lifetimes_left_out",
-                              (json_int_t)w.lifetimes_out, "processes_left_out",
-                              (json_int_t)w.processes_out));
+                              (json_int_t)w.lifetimes_out, "processes_cut", (json_int_t)w.processes_cut));
   rp__stream_raw(&w.stream, "}\n");
   free(offsets);
   return rp__stream_end(&w.stream);

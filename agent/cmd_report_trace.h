@@ -15,8 +15,9 @@
 /** Lifetimes in a trace unless told otherwise: some 100 MB, which a browser still opens. */
 #define RP_TRACE_LIFETIMES 50000
 
-/** Writes the trace of a finished set. Processes come in order until there are `lifetimes_most`; what was
- * left out is said in the trace. False: no memory, or `out` cannot be written. */
+/** Writes the trace of a finished set with `lifetimes_most` lifetimes: the oldest ones of each process are
+ * left out, so that none has more than any other that had to be cut, and how many is said in the trace.
+ * False: no memory, or `out` cannot be written. */
 bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE *out);
 
 /* ---- one process ---- */
@@ -42,8 +43,9 @@ struct rp__trace {
 int64_t rp__moment(int64_t a, int64_t b);
 /** Lifetimes of a report that have a time. */
 size_t rp__trace_lifetimes(const json_t *report);
-/** Makes the events of a report, sorted by time. */
-void rp__trace_make(struct rp__trace *trace, const json_t *report);
+/** Makes the events of a report, sorted by time, with its latest `most` lifetimes. Returns how many were left
+ * out. */
+size_t rp__trace_make(struct rp__trace *trace, const json_t *report, size_t most);
 /** Adds an event at the report's time `at_ns`; takes `json` over, NULL is a failure. */
 void rp__trace_put(struct rp__trace *trace, int64_t at_ns, json_t *json);
 /** Makes what `conflicts` of the report's devices tell. */

@@ -126,23 +126,30 @@ static char *slot_key(const json_t *device, const char *address, char *out, size
   return out;
 }
 
-/* Slots by device and address, of devices where memory is shared now. */
-static json_t *bindings_of(const json_t *report) {
-  const json_t *enforcement = json_object_get(report, "enforcement");
-  json_t *found = json_object(), *device, *class, *binding;
-  size_t d, c, b;
+/* Adds those of one list; a later one takes the place of an earlier one. */
+static void add_bindings(json_t *found, const json_t *device, const json_t *class, const json_t *list) {
+  json_t *binding;
+  size_t b;
   char key[80];
+  json_array_foreach(list, b, binding) {
+    slot_key(device, rp__text_of(binding, "address", ""), key, sizeof key);
+    json_t *slot = json_pack("{s:O?, s:O?}", "slot", json_object_get(binding, "slot"), "class",
+                             json_object_get(class, "class"));
+    (void)json_object_set_new(found, key, slot);
+  }
+}
+
+/* Slots by device and address: those that buffers had before they were freed, then those they have. */
+static json_t *bindings_of(const json_t *report) {
+  static const char *const lists[] = {"last_bindings", "bindings"};
+  const json_t *enforcement = json_object_get(report, "enforcement");
+  json_t *found = json_object(), *device, *class;
+  size_t d, c;
   if (strcmp(rp__text_of(enforcement, "mode", ""), "enforce") != 0) return found;
-  json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
-    if (!json_is_true(json_object_get(device, "active"))) continue;
-    json_array_foreach(json_object_get(device, "classes"), c, class) {
-      json_array_foreach(json_object_get(class, "bindings"), b, binding) {
-        slot_key(device, rp__text_of(binding, "address", ""), key, sizeof key);
-        json_t *slot = json_pack("{s:O?, s:O?}", "slot", json_object_get(binding, "slot"), "class",
-                                 json_object_get(class, "class"));
-        (void)json_object_set_new(found, key, slot);
-      }
-    }
+  for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+    json_array_foreach(json_object_get(enforcement, "devices"), d, device)
+        json_array_foreach(json_object_get(device, "classes"), c, class)
+            add_bindings(found, device, class, json_object_get(class, lists[i]));
   }
   return found;
 }
@@ -413,13 +420,15 @@ static void put_lives(struct rp__trace *trace, const json_t *report, const struc
   json_decref(bindings);
 }
 
-void rp__trace_make(struct rp__trace *trace, const json_t *report) {
+size_t rp__trace_make(struct rp__trace *trace, const json_t *report, size_t most) {
   size_t count = rp__trace_lifetimes(report), channels = json_array_size(json_object_get(report, "channels"));
+  size_t left_out = count > most ? count - most : 0;
   struct life *lives = collect(report, count);
   trace->failed |= !lives;
-  if (!trace->failed) put_lives(trace, report, lives, count, channels);
-  if (!trace->failed) count_lives(trace, lives, count, channels);
+  if (!trace->failed) put_lives(trace, report, lives + left_out, count - left_out, channels);
+  if (!trace->failed) count_lives(trace, lives + left_out, count - left_out, channels);
   if (!trace->failed) rp__trace_conflicts(trace, report);
   if (trace->count) qsort(trace->events, trace->count, sizeof *trace->events, by_time);
   free(lives);
+  return left_out;
 }

@@ -10,9 +10,10 @@
 #include "agent/config.h"
 #include "agent/serve.h"
 
-enum { OPTION_LISTEN = 256, OPTION_DIR, OPTION_REMOTE, OPTION_KEEP, OPTION_WEB };
+enum { OPTION_LISTEN = 256, OPTION_DIR, OPTION_REMOTE, OPTION_KEEP, OPTION_WEB, OPTION_HOST };
 
 static const struct option options[] = {{"listen", required_argument, NULL, OPTION_LISTEN},
+                                        {"host-name", required_argument, NULL, OPTION_HOST},
                                         {"report-dir", required_argument, NULL, OPTION_DIR},
                                         {"allow-remote", no_argument, NULL, OPTION_REMOTE},
                                         {"keep", required_argument, NULL, OPTION_KEEP},
@@ -24,20 +25,24 @@ static const struct option options[] = {{"listen", required_argument, NULL, OPTI
 #define KEEP_DEFAULT_SECONDS 600
 
 static int print_help(const char *dir) {
-  printf("Usage: recvpool serve [OPTION...]\n"
-         "Serves the reports of a folder until it is interrupted:\n"
-         "  /                      page for people\n"
-         "  /api/v1/processes      one row per process; /api/v1/processes/ID is its whole report\n"
-         "  /api/v1/job            the jobs they form, with totals\n"
-         "  /metrics               for Prometheus, also as OpenMetrics\n"
-         "  /healthz               200 while the folder can be read\n\n"
-         "  --listen ADDRESS:PORT  where [" LISTEN_DEFAULT "]; port 0: any free one\n"
-         "  --allow-remote         needed for an address that other machines can reach\n"
-         "  --report-dir DIR       folder [%s]\n"
-         "  --keep SECONDS         processes are shown this long after their last report [%d]\n"
-         "  --web-dir DIR          other files for the page\n"
-         "  --help                 this text\n",
-         dir, KEEP_DEFAULT_SECONDS);
+  printf(
+      "Usage: recvpool serve [OPTION...]\n"
+      "Serves the reports of a folder until it is interrupted:\n"
+      "  /                      page for people\n"
+      "  /api/v1/processes      one row per process; /api/v1/processes/ID is its whole report\n"
+      "  /api/v1/job            the jobs they form, with totals\n"
+      "  /metrics               for Prometheus, also as OpenMetrics\n"
+      "  /healthz               200 while the folder can be read\n\n"
+      "  --listen ADDRESS:PORT  where [" LISTEN_DEFAULT "]; port 0: any free one\n"
+      "  --allow-remote         needed for an address that other machines can reach\n"
+      "  --host-name NAME       also answer requests for this name or address, as a browser or Prometheus\n"
+      "                         has it; may be given more than once. Known without it: localhost, loopback\n"
+      "                         addresses, the address listened at, and every address if it listens at all\n"
+      "  --report-dir DIR       folder [%s]\n"
+      "  --keep SECONDS         processes are shown this long after their last report [%d]\n"
+      "  --web-dir DIR          other files for the page\n"
+      "  --help                 this text\n",
+      dir, KEEP_DEFAULT_SECONDS);
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
@@ -48,6 +53,20 @@ static bool parse_seconds(const char *text, uint64_t *out) {
   if (*text < '0' || *text > '9' || *end || errno || value > INT32_MAX) return false;
   *out = value;
   return true;
+}
+
+/* -1 to go on, else the exit status. */
+static int take_host_name(struct rp_serve_options *with, const char *name) {
+  if (!rp__serve_is_host_name(name)) {
+    rp_cmd_error("serve", "--host-name '%s': must be a name or an address, without port", name);
+    return RP_EXIT_USAGE;
+  }
+  if (with->host_name_count == RP_SERVE_HOST_NAMES) {
+    rp_cmd_error("serve", "--host-name '%s': there can be %d at most", name, RP_SERVE_HOST_NAMES);
+    return RP_EXIT_USAGE;
+  }
+  with->host_names[with->host_name_count++] = name;
+  return -1;
 }
 
 static int serve(const struct rp_serve_options *with) {
@@ -93,6 +112,9 @@ int rp_cmd_serve(int argc, char **argv) {
     case OPTION_LISTEN:
       with.listen = optarg;
       break;
+    case OPTION_HOST:
+      if (take_host_name(&with, optarg) < 0) break;
+      return RP_EXIT_USAGE;
     case OPTION_DIR:
       with.report_dir = optarg;
       break;

@@ -61,6 +61,7 @@ struct rp_read_report {
   char *text;   /**< the file, where there was room to keep it; else NULL */
   size_t text_bytes;
   bool named; /**< by the user, so that links are followed */
+  bool ended; /**< its process is gone, and this was its last report although it says that it runs */
   size_t job; /**< index of its job: reports that share a communicator, directly or through others */
   struct rp_read_digest *digest; /**< made by rp_read_finish */
 };
@@ -99,6 +100,8 @@ void rp_read_fini(struct rp_read_set *set);
 bool rp_report_write_json(struct rp_read_set *set, const char *extra_name, json_t *extra, FILE *out);
 /** Totals of the reports of `job` (all if SIZE_MAX), as in job.schema.json. Owned by the caller. */
 json_t *rp_report_totals_json(const struct rp_read_set *set, size_t job);
+/** Processes of `job` (all if SIZE_MAX) that have ended without a final report. */
+size_t rp_report_ended(const struct rp_read_set *set, size_t job);
 /** Sentences that the reports of `job` (all if SIZE_MAX) say, each with the number of processes that say it.
  * Owned by the caller. */
 json_t *rp_report_notes(const struct rp_read_set *set, size_t job);

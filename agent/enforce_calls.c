@@ -59,6 +59,8 @@ static struct rp_guard_access access_of(const struct rp_work *work, const struct
                                   .bytes = use->bytes,
                                   .mode = use->mode,
                                   .kind = use->kind,
+                                  .place = use->place,
+                                  .asked = rp_thread.asked,
                                   .function = work->function,
                                   .site = work->site,
                                   .seq = work->seq,

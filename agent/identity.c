@@ -51,4 +51,5 @@ void rp_identity_read(struct rp_process_info *out) {
   clock_gettime(CLOCK_REALTIME, &now);
   out->start_time_unix_seconds = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
   out->start_monotonic_ns = rp_now_ns();
+  rp_incarnation_own(&out->incarnation);
 }

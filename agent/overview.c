@@ -226,6 +226,8 @@ static json_t *classes_of(const json_t *device) {
     json_t *row = taken(class, MEMBERS(class_members));
     (void)json_object_set_new(row, "bindings",
                               taken_all(json_object_get(class, "bindings"), MEMBERS(binding_members)));
+    (void)json_object_set_new(row, "last_bindings",
+                              taken_all(json_object_get(class, "last_bindings"), MEMBERS(binding_members)));
     (void)json_array_append_new(out, row);
   }
   return out;
@@ -306,12 +308,20 @@ static json_t *head_of(const struct rp_read_set *set, size_t job) {
                    rp_report_totals_json(set, job), "notes", notes_of(set, job));
 }
 
+/* What nobody wrote: that there will be no other report. */
+static json_t *process_of(const struct rp_read_report *read, const json_t *report, bool lifetimes) {
+  json_t *row = rp_overview_process(report, lifetimes);
+  if (read->ended && strcmp(rp__text_of(row, "state", ""), "running") == 0)
+    (void)json_object_set_new(row, "state", json_string("ended"));
+  return row;
+}
+
 /* ---- in memory, without lifetimes ---- */
 
 static json_t *job_of(const struct rp_read_set *set, size_t job) {
   json_t *head = head_of(set, job), *processes = json_array();
   for (size_t i = set->job_first[job]; i < set->job_first[job + 1]; i++)
-    (void)json_array_append_new(processes, rp_overview_process(set->reports[i].json, false));
+    (void)json_array_append_new(processes, process_of(&set->reports[i], set->reports[i].json, false));
   if (json_object_set_new(head, "processes", processes) == 0) return head;
   json_decref(head);
   return NULL;
@@ -341,7 +351,7 @@ static void write_process(struct rp_read_set *set, size_t index, struct budget *
   budget->left -= fits ? lifetimes : 0;
   budget->processes += fits ? 1 : 0;
   if (!first) rp__stream_raw(stream, ",\n");
-  rp__stream_json(stream, rp_overview_process(report, fits));
+  rp__stream_json(stream, process_of(&set->reports[index], report, fits));
   json_decref(report);
 }
 

@@ -12,13 +12,14 @@
 #include <sys/types.h>
 
 #include "agent/config.h"
+#include "agent/incarnation.h"
 #include "cupti/device_memory.h"
 #include "pool/guard.h"
 #include "pool/tracker.h"
 #include "recvpool/status.h"
 
 #define RP_REPORT_SCHEMA "recvpool.report"
-#define RP_REPORT_SCHEMA_VERSION "1.1"
+#define RP_REPORT_SCHEMA_VERSION "1.2"
 #define RP_EVIDENCE_SOURCES 5
 #define RP_ENFORCE_DEVICES 16
 
@@ -31,6 +32,7 @@ struct rp_process_info {
   char rank_source[32];             /**< "torchrun", "slurm", "mpi" or "" */
   double start_time_unix_seconds;   /**< wall clock at attach */
   uint64_t start_monotonic_ns;
+  struct rp_incarnation incarnation; /**< what tells whether it is still there */
 };
 
 struct rp_versions {
@@ -111,7 +113,7 @@ struct rp_report {
   const struct rp_enforce_report *enforce; /**< NULL: not known */
   struct rp_switched_off switched_off;
   struct rp_agent_cost cost;
-  uint64_t written_monotonic_ns;
+  uint64_t written_monotonic_ns; /**< what it tells was read after that */
   double written_unix_seconds;
   const char *const *warnings; /**< everything worth telling a reader, each one line */
   size_t warning_count;

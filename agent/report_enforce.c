@@ -53,17 +53,31 @@ static void put_account(struct rp__emit *emit, const struct rp_pool_account *acc
     rp__put(emit, rows[i].key, measured ? json_integer(rows[i].bytes) : json_null());
 }
 
+static json_t *binding_json(uint64_t address, uint32_t slot, bool *failed) {
+  struct rp__emit emit = rp__emit_begin(failed);
+  rp__put_hex(&emit, "address", address);
+  rp__put_u64(&emit, "slot", slot);
+  return emit.object;
+}
+
 /* The buffers of a class that are bound to its slots. */
 static json_t *bindings_json(const struct rp_guard_report *guard, uint32_t id, bool *failed) {
   json_t *array = json_array();
   for (size_t i = 0; i < guard->binding_count; i++) {
     const struct rp_guard_binding *binding = &guard->bindings[i];
     if (binding->class_id != id) continue;
-    struct rp__emit emit = rp__emit_begin(failed);
-    rp__put_hex(&emit, "address", binding->address);
-    rp__put_u64(&emit, "slot", binding->slot);
-    rp__append(array, emit.object, failed);
+    rp__append(array, binding_json(binding->address, binding->slot, failed), failed);
   }
+  return array;
+}
+
+/* The buffers that have left a slot of the class: the last picture of a run whose buffers are freed. */
+static json_t *last_bindings_json(const struct rp_guard_report *guard, uint32_t id, bool *failed) {
+  json_t *array = json_array();
+  for (size_t i = 0; i < guard->last_binding_count; i++)
+    if (guard->last_bindings[i].class_id == id)
+      rp__append(array, binding_json(guard->last_bindings[i].address, guard->last_bindings[i].slot, failed),
+                 failed);
   return array;
 }
 
@@ -91,6 +105,7 @@ static json_t *class_json(const struct rp_guard_report *guard, const struct rp_g
   rp__put_u64(&emit, "minimum_bytes", info->spec.slots * info->mapped_bytes);
   put_account(&emit, &info->account, measured);
   rp__put(&emit, "bindings", measured ? bindings_json(guard, class->id, failed) : json_array());
+  rp__put(&emit, "last_bindings", measured ? last_bindings_json(guard, class->id, failed) : json_array());
   return emit.object;
 }
 
@@ -145,6 +160,20 @@ static json_t *conflict_json(const struct rp_report *report, const struct rp_poo
   return emit.object;
 }
 
+/* Uses that cannot be told to be conflicts. */
+static json_t *unclear_json(const struct rp_report *report, const struct rp_guard_report *guard,
+                            bool *failed) {
+  struct rp__emit emit = rp__emit_begin(failed);
+  json_t *kept = json_array();
+  for (size_t i = 0; i < guard->conflict_count; i++)
+    if (guard->conflicts[i].kind == RP_POOL_UNCLEAR_ACCESS)
+      rp__append(kept, conflict_json(report, &guard->conflicts[i], failed), failed);
+  rp__put_u64(&emit, "count", guard->pool.unclear);
+  rp__put_u64(&emit, "too_late", guard->pool.unclear_late);
+  rp__put(&emit, "kept", kept);
+  return emit.object;
+}
+
 static uint64_t sum_conflicts(const uint64_t *counts) {
   uint64_t sum = 0;
   for (int kind = RP_POOL_NO_CONFLICT + 1; kind < RP_POOL_CONFLICT_COUNT; kind++)
@@ -157,13 +186,18 @@ static json_t *conflicts_json(const struct rp_report *report, const struct rp_gu
   struct rp__emit emit = rp__emit_begin(failed);
   uint64_t all = sum_conflicts(guard->pool.prevented) + sum_conflicts(guard->pool.violated);
   json_t *kept = json_array();
-  for (size_t i = 0; i < guard->conflict_count; i++)
+  size_t proven = 0;
+  for (size_t i = 0; i < guard->conflict_count; i++) {
+    if (guard->conflicts[i].kind == RP_POOL_UNCLEAR_ACCESS) continue;
     rp__append(kept, conflict_json(report, &guard->conflicts[i], failed), failed);
+    proven++;
+  }
   rp__put(&emit, "prevented", counts_json(guard->pool.prevented, failed));
   rp__put(&emit, "violated", counts_json(guard->pool.violated, failed));
   rp__put_u64(&emit, "double_frees", guard->double_frees);
   rp__put(&emit, "kept", kept);
-  rp__put_u64(&emit, "kept_dropped", all > guard->conflict_count ? all - guard->conflict_count : 0);
+  rp__put_u64(&emit, "kept_dropped", all > proven ? all - proven : 0);
+  rp__put(&emit, "unclear", unclear_json(report, guard, failed));
   return emit.object;
 }
 
@@ -248,6 +282,7 @@ static void put_pool(struct rp__emit *emit, const struct rp_pool_info *pool, boo
   rp__put_u64(emit, "waits_inserted", pool->waits_inserted);
   rp__put_u64(emit, "activations", pool->activations);
   rp__put_u64(emit, "fallbacks", pool->fallbacks);
+  rp__put_u64(emit, "last_bindings_dropped", pool->last_bindings_dropped);
   rp__put_bool(emit, "frozen", pool->frozen);
   rp__put_bool(emit, "fallback_pending", pool->fallback_pending);
   rp__put_u64(emit, "backend_calls", pool->backend_calls);

@@ -134,3 +134,22 @@ bool rp_input_is_report_name(const char *name) {
   const char *dot = strrchr(name, '.');
   return name[0] != '.' && dot && strcmp(dot, ".json") == 0;
 }
+
+bool rp_input_process_is_gone(const json_t *report) {
+  const char *state = json_string_value(json_object_get(report, "state"));
+  const json_t *process = json_object_get(report, "process");
+  const char *boot_id = json_string_value(json_object_get(process, "boot_id"));
+  json_int_t pid = json_integer_value(json_object_get(process, "pid"));
+  struct rp_incarnation of = {
+      .pid_namespace = (uint64_t)json_integer_value(json_object_get(process, "pid_namespace")),
+      .start_ticks = (uint64_t)json_integer_value(json_object_get(process, "start_ticks"))};
+  if (!state || strcmp(state, "running") != 0 || !boot_id || pid <= 0 || pid > INT32_MAX) return false;
+  snprintf(of.boot_id, sizeof of.boot_id, "%s", boot_id);
+  return rp_incarnation_is_gone((pid_t)pid, &of);
+}
+
+bool rp_input_is_same(const struct stat *a, const struct stat *b) {
+  return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+         a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
+         a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}

@@ -35,6 +35,13 @@ bool rp_input_read(int dir, const char *name, bool follow, struct rp_input *out,
  * and "channels" is an array. */
 json_t *rp_input_parse(const char *text, size_t bytes, char *reason);
 
+/** Whether the process of `report`, which says that it runs, has certainly ended. What it wrote meanwhile
+ * must be looked for after this was asked: the last report comes before the end. */
+bool rp_input_process_is_gone(const json_t *report);
+
+/** Two looks at a file saw the same content. */
+bool rp_input_is_same(const struct stat *a, const struct stat *b);
+
 /** Whether a file of this name in a report folder is read: *.json, and no dot in front. */
 bool rp_input_is_report_name(const char *name);
 

@@ -20,6 +20,9 @@ static json_t *process_json(const struct rp_process_info *process, bool *failed)
   rp__put_text_or_null(&emit, "rank_source", process->rank_source);
   rp__put_real(&emit, "start_unix_seconds", process->start_time_unix_seconds);
   rp__put_u64(&emit, "start_monotonic_ns", process->start_monotonic_ns);
+  rp__put_text_or_null(&emit, "boot_id", process->incarnation.boot_id);
+  rp__put_u64_or_null(&emit, "pid_namespace", process->incarnation.pid_namespace);
+  rp__put_u64_or_null(&emit, "start_ticks", process->incarnation.start_ticks);
   return emit.object;
 }
 

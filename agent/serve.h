@@ -16,12 +16,17 @@
 
 #include "recvpool/status.h"
 
+/** Names given by --host-name; more are refused. */
+#define RP_SERVE_HOST_NAMES 64
+
 struct rp_serve_options {
   const char *listen;     /**< ADDRESS:PORT */
   const char *report_dir; /**< folder that agents write to */
   const char *web_dir;    /**< files of the page; NULL: where they were installed */
   bool allow_remote;
   uint64_t keep_seconds; /**< ended processes are shown this long after their last report */
+  const char *host_names[RP_SERVE_HOST_NAMES]; /**< further names that requests may ask for */
+  size_t host_name_count;
 };
 
 /* ---- store ---- */
@@ -38,6 +43,7 @@ struct rp_serve_process {
   size_t text_bytes;
   double written_unix_seconds;
   bool finished;
+  bool ended;                           /**< gone without a last report */
   uint64_t mtime_ns, inode, size_bytes; /**< of the file that was read */
   uint64_t looked;                      /**< number of the look that saw it last */
 };
@@ -78,11 +84,29 @@ json_t *rp_serve_jobs_json(struct rp_serve_store *store);
 /** `/metrics`, in the Prometheus text format or as OpenMetrics. */
 char *rp_serve_metrics(struct rp_serve_store *store, bool open_metrics, size_t *bytes);
 
+/* ---- whom a request asks for ---- */
+
+struct sockaddr;
+
+/** Splits "HOST", "HOST:PORT", "[HOST]" and "[HOST]:PORT" in place; *port is NULL where there is none. False
+ * where `text` is none of these. */
+bool rp__serve_split_host(char *text, char **host, char **port);
+/** Only this machine can reach `address`. */
+bool rp__serve_is_local(const struct sockaddr *address);
+/** Whether `name` is a name, or an address, without a port. */
+bool rp__serve_is_host_name(const char *name);
+/** Whether the Host header of a request names this server, which listens at `bound`: by a loopback name or
+ * address, by the address or name it listens at, by any address if it listens at all of them, or by one of
+ * `options->host_names`. Ports are not compared: they may be forwarded. Thread-safe. */
+bool rp__serve_host_is_ours(const struct rp_serve_options *options, const struct sockaddr *bound,
+                            const char *header);
+
 /* ---- HTTP ---- */
 
 struct rp_serve_http;
 
-/** Listens. On failure `message` says what is wrong with the address. RP_ERROR_INVALID, RP_ERROR_IO. */
+/** Listens. `options` must outlive it. On failure `message` says what is wrong with the address.
+ * RP_ERROR_INVALID, RP_ERROR_IO. */
 rp_status rp_serve_http_start(const struct rp_serve_options *options, struct rp_serve_store *store,
                               struct rp_serve_http **out, char *message, size_t message_size);
 /** Where it listens, as "http://ADDRESS:PORT/". */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -51,6 +52,8 @@ static struct page_file {
 struct rp_serve_http {
   struct MHD_Daemon *daemon;
   struct rp_serve_store *store;
+  const struct rp_serve_options *options;
+  struct sockaddr_storage bound; /**< where it listens */
   char url[INET6_ADDRSTRLEN + 32];
 };
 
@@ -133,9 +136,35 @@ static enum MHD_Result send_page_file(struct MHD_Connection *connection, const s
                      MHD_create_response_from_buffer(file->bytes, file->text, MHD_RESPMEM_PERSISTENT));
 }
 
+struct host_check {
+  const struct rp_serve_http *http;
+  bool foreign;
+};
+
+static enum MHD_Result check_host(void *context, enum MHD_ValueKind kind, const char *key,
+                                  const char *value) {
+  struct host_check *check = context;
+  (void)kind;
+  if (strcasecmp(key, "Host") == 0)
+    check->foreign |= !value || !rp__serve_host_is_ours(check->http->options,
+                                                        (const struct sockaddr *)&check->http->bound, value);
+  return MHD_YES;
+}
+
+/* Each of its Host headers; none is what no browser sends. */
+static bool asks_for_another(const struct rp_serve_http *http, struct MHD_Connection *connection) {
+  struct host_check check = {.http = http};
+  (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, check_host, &check);
+  return check.foreign;
+}
+
 static enum MHD_Result route(struct rp_serve_http *http, struct MHD_Connection *connection,
                              const char *path) {
   static const char processes[] = "/api/v1/processes";
+  if (asks_for_another(http, connection))
+    return send_error(connection, MHD_HTTP_MISDIRECTED_REQUEST,
+                      "this server is not known by that name; if it should be, start recvpool serve with "
+                      "--host-name NAME");
   if (strcmp(path, "/metrics") == 0) return send_metrics(connection, http->store);
   if (strcmp(path, "/healthz") == 0) return send_health(connection, http->store);
   if (strcmp(path, "/api/v1/job") == 0)
@@ -212,30 +241,6 @@ static void load_page(const char *dir) {
 
 /* ---- listening ---- */
 
-static bool is_local(const struct sockaddr *address) {
-  if (address->sa_family == AF_INET)
-    return (ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr) >> 24) == 127;
-  return address->sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
-}
-
-/* Splits "HOST:PORT", "[HOST]:PORT" in place. */
-static bool split_address(char *text, char **host, char **port) {
-  char *colon = strrchr(text, ':');
-  if (!colon || !colon[1]) return false;
-  *colon = '\0';
-  *port = colon + 1;
-  *host = text;
-  size_t length = strlen(text);
-  if (text[0] == '[' && length > 1 && text[length - 1] == ']') {
-    text[length - 1] = '\0';
-    *host = text + 1;
-  } else if (strchr(text, ':')) {
-    return false; /* an IPv6 address needs its brackets */
-  }
-  return **host && strspn(*port, "0123456789") == strlen(*port);
-}
-
 static rp_status resolve(const struct rp_serve_options *options, struct addrinfo **out, char *message,
                          size_t message_size) {
   char text[NI_MAXHOST + 16], *host, *port;
@@ -245,7 +250,7 @@ static rp_status resolve(const struct rp_serve_options *options, struct addrinfo
     return RP_ERROR_INVALID;
   }
   snprintf(text, sizeof text, "%s", options->listen);
-  if (!split_address(text, &host, &port) || strtoul(port, NULL, 10) > 65535) {
+  if (!rp__serve_split_host(text, &host, &port) || !port || !*port || strtoul(port, NULL, 10) > 65535) {
     snprintf(message, message_size, "--listen '%s': must be ADDRESS:PORT, for example 127.0.0.1:9750",
              options->listen);
     return RP_ERROR_INVALID;
@@ -255,7 +260,7 @@ static rp_status resolve(const struct rp_serve_options *options, struct addrinfo
     snprintf(message, message_size, "--listen '%s': %s", options->listen, gai_strerror(error));
     return RP_ERROR_INVALID;
   }
-  if (is_local((*out)->ai_addr) || options->allow_remote) return RP_OK;
+  if (rp__serve_is_local((*out)->ai_addr) || options->allow_remote) return RP_OK;
   snprintf(message, message_size,
            "--listen '%s' can be reached from other machines, and there is no password: add --allow-remote "
            "if that "
@@ -295,6 +300,8 @@ rp_status rp_serve_http_start(const struct rp_serve_options *options, struct rp_
     return RP_ERROR_NO_MEMORY;
   }
   http->store = store;
+  http->options = options;
+  memcpy(&http->bound, address->ai_addr, address->ai_addrlen);
   load_page(options->web_dir);
   raise_file_limit();
   unsigned flags =

@@ -22,6 +22,7 @@ static void put_copy(json_t *row, const json_t *from, const char *key) {
 
 static const char *condition(const struct rp_serve_process *process, double now) {
   if (process->finished) return "finished";
+  if (process->ended) return "ended";
   return now - process->written_unix_seconds > STALE_SECONDS ? "stale" : "running";
 }
 
@@ -47,7 +48,7 @@ json_t *rp_serve_processes_json(struct rp_serve_store *store) {
   struct rp_serve_counts counts = rp_serve_store_counts(store);
   rp_serve_store_each(store, add_row, &rows);
   return json_pack("{s:s, s:s, s:f, s:o, s:o, s:I, s:I}", "schema", "recvpool.processes", "schema_version",
-                   "1.0", "now_unix_seconds", rows.now, "processes", rows.array, "skipped",
+                   "1.1", "now_unix_seconds", rows.now, "processes", rows.array, "skipped",
                    rp_serve_store_skipped(store), "skipped_count", (json_int_t)counts.skipped,
                    "dropped_count", (json_int_t)counts.dropped);
 }
@@ -62,7 +63,8 @@ static void add_report(void *context, const struct rp_serve_process *process) {
     return;
   }
   /* shared, not copied: a summary never changes, and references are counted atomically */
-  set->reports[set->count++] = (struct rp_read_report){.path = name, .json = json_incref(process->summary)};
+  set->reports[set->count++] =
+      (struct rp_read_report){.path = name, .json = json_incref(process->summary), .ended = process->ended};
 }
 
 json_t *rp_serve_jobs_json(struct rp_serve_store *store) {

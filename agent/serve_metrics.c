@@ -322,13 +322,16 @@ static void add_devices(struct metrics *m, const char *process, const json_t *re
   }
 }
 
-static void add_info(struct metrics *m, const char *process, const json_t *report) {
+static void add_info(struct metrics *m, const char *process, const json_t *report, bool ended) {
   char labels[LABELS_BYTES];
   snprintf(labels, sizeof labels, "%s", process);
   const char *job = json_string_value(job_of(report));
   label(labels, "training_job", job ? job + (strncmp(job, "0x", 2) == 0 ? 2 : 0) : "");
   label_text(labels, "mode", json_object_get(report, "mode"));
-  label_text(labels, "state", json_object_get(report, "state"));
+  if (ended)
+    label(labels, "state", "ended");
+  else
+    label_text(labels, "state", json_object_get(report, "state"));
   sample(m, PROCESS_INFO, labels, 1);
 }
 
@@ -343,7 +346,7 @@ static void add_process(void *context, const struct rp_serve_process *process) {
   const char *mode = json_string_value(json_object_get(enforcement, "mode"));
   if (!latest(m, process)) return;
   who(process, labels);
-  add_info(m, labels, report);
+  add_info(m, labels, report, process->ended);
   add_devices(m, labels, report);
   sample(m, REPORT_AGE, labels, m->now - process->written_unix_seconds);
   number(m, STEPS, labels, totals, "steps_complete");

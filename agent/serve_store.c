@@ -190,9 +190,18 @@ static void read_file(struct rp_serve_store *store, struct look *look, const cha
   }
 }
 
+static void note_end(struct rp_serve_store *store, struct rp_serve_process *process) {
+  pthread_mutex_lock(&store->lock);
+  process->ended = true;
+  pthread_mutex_unlock(&store->lock);
+}
+
 static void look_at(struct rp_serve_store *store, struct look *look, const char *name) {
   struct rp_serve_process *known = find(store, name);
+  bool gone =
+      known && !known->ended && rp_input_process_is_gone(known->summary); /* before its file is seen */
   if (known && unchanged(look->dir, known)) {
+    if (gone) note_end(store, known);
     known->looked = aged_out(store, known) ? 0 : look->number;
     return;
   }

@@ -50,6 +50,14 @@ static rp_status copy_bindings(const struct rp_guard *guard, struct rp_guard_rep
   return RP_OK;
 }
 
+static rp_status copy_last_bindings(const struct rp_guard *guard, struct rp_guard_report *out) {
+  size_t count = rp_pool_last_bindings(guard->pool, NULL);
+  out->last_bindings = calloc(count + 1, sizeof *out->last_bindings);
+  if (!out->last_bindings) return RP_ERROR_NO_MEMORY;
+  out->last_binding_count = rp_pool_last_bindings(guard->pool, out->last_bindings);
+  return RP_OK;
+}
+
 /* Whether buffers ever held less than one handle each would have. */
 static bool has_shared(const struct rp_pool_account *account) {
   return account->saved_peak_bytes > 0 || account->one_to_one_peak_bytes > account->physical_peak_bytes;
@@ -146,6 +154,7 @@ rp_status rp_guard_report(const struct rp_guard *guard, struct rp_guard_report *
   out->active = out->pool.bound > 0;
   rp_status status = copy_classes(guard, out->pool.classes, out);
   if (!status) status = copy_bindings(guard, out);
+  if (!status) status = copy_last_bindings(guard, out);
   if (!status) status = copy_conflicts(guard, out);
   if (status) {
     rp_guard_report_fini(out);
@@ -159,6 +168,7 @@ rp_status rp_guard_report(const struct rp_guard *guard, struct rp_guard_report *
 void rp_guard_report_fini(struct rp_guard_report *report) {
   free(report->classes);
   free(report->bindings);
+  free(report->last_bindings);
   free(report->conflicts);
   *report = (struct rp_guard_report){0};
 }

@@ -52,6 +52,7 @@ rp_status rp_pool_destroy(struct rp_pool *pool, uint64_t *left_bytes) {
   while (pool->class_count)
     rp__pool_class_drop(pool, pool->class_count - 1);
   rp_address_map_fini(&pool->addresses);
+  rp__pool_last_fini(pool);
   free(pool->classes);
   free(pool->families);
   free(pool->buffers);
@@ -88,7 +89,12 @@ void rp__pool_reason(struct rp_pool *pool, enum rp_pool_reason reason) {
 void rp__pool_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conflict) {
   if (conflict->kind == RP_POOL_NO_CONFLICT) return;
   uint64_t *counters = conflict->prevented ? pool->info.prevented : pool->info.violated;
-  counters[conflict->kind]++;
+  if (conflict->kind == RP_POOL_UNCLEAR_ACCESS) {
+    pool->info.unclear_late += !conflict->prevented;
+    if (pool->info.unclear++ >= RP_POOL_UNCLEAR_KEPT) return;
+  } else {
+    counters[conflict->kind]++;
+  }
   if (!pool->conflicts) pool->conflicts = calloc(pool->options.max_conflicts, sizeof *pool->conflicts);
   if (pool->conflicts && pool->conflict_count < pool->options.max_conflicts)
     pool->conflicts[pool->conflict_count++] = *conflict;
@@ -132,6 +138,7 @@ rp_status rp__pool_class_add(struct rp_pool *pool, const struct rp_pool_class_sp
   for (uint32_t s = 0; s < spec->slots; s++)
     slots[s].memory = slots[s].tenant = RP_POOL_NONE;
   free(pool->classes[id].slots);
+  rp__pool_last_forget_class(pool, id);
   pool->classes[id] = (struct rp__pool_class){
       .spec = *spec, .mapped_bytes = mapped_bytes, .family = RP_POOL_NONE, .sharing = true, .slots = slots};
   *class_id = id;

@@ -65,8 +65,16 @@ enum rp_pool_conflict_kind {
   RP_POOL_ESCAPED_POINTER, /**< the address was registered or exported */
   RP_POOL_INTERRUPTED,     /**< a step was broken off with receives open */
   RP_POOL_DOUBLE_FREE,     /**< a buffer was freed again; the driver did not see it */
-  RP_POOL_CONFLICT_COUNT
+  RP_POOL_CONFLICT_COUNT,
+  /** No conflict that is proven, and counted apart: something was given a buffer that holds none of its data,
+   * and cannot be told to read it, to write it, or to leave it alone. The one would be a stale access, the
+   * other a foreign one; `prevented`: it got memory of its own before, so nothing of others is overwritten.
+   */
+  RP_POOL_UNCLEAR_ACCESS = RP_POOL_CONFLICT_COUNT
 };
+
+/** Unclear accesses kept in full; they must not push out what is proven. */
+#define RP_POOL_UNCLEAR_KEPT 16
 
 /** Why the pool holds more memory than planned. One word and one sentence each. */
 enum rp_pool_reason {
@@ -157,7 +165,8 @@ struct rp_pool_access {
   uint32_t buffer;
   enum rp_pool_access_mode mode;
   bool interposed; /**< something can still be done before it */
-  bool learned;    /**< one that reads what this buffer received, by earlier steps */
+  bool learned;    /**< earlier steps did it between a receive into this buffer and its release */
+  bool reads; /**< and in them it was the first use of what was received: it reads, whatever else it does */
   bool capturing;
   struct rp_pool_site site;
 };
@@ -223,6 +232,16 @@ struct rp_pool_buffer_info {
   uint32_t flags;
 };
 
+/** Slots of that many buffers are kept after they left them, the latest ones: more than a step has. */
+#define RP_POOL_LAST_BINDINGS 4096
+
+/** The slot that the last receive at an address went to, where the buffer has left it since (freed, or
+ * private again). */
+struct rp_pool_last_binding {
+  uint64_t address;
+  uint32_t class_id, slot;
+};
+
 /** All counters of a pool, copied. */
 struct rp_pool_info {
   struct rp_pool_account account;
@@ -231,7 +250,9 @@ struct rp_pool_info {
   uint64_t activations, fallbacks;
   uint64_t lent; /**< times an untouched buffer's memory became a slot's or another's */
   uint64_t prevented[RP_POOL_CONFLICT_COUNT], violated[RP_POOL_CONFLICT_COUNT];
+  uint64_t unclear, unclear_late;         /**< unclear accesses; those that nothing could be done before */
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
+  uint64_t last_bindings_dropped;         /**< slots of freed buffers that are no longer known */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;
   uint64_t backend_calls, backend_failures;
 };
@@ -355,6 +376,9 @@ rp_status rp_pool_slot(const struct rp_pool *pool, uint32_t class_id, uint32_t s
 void rp_pool_info(const struct rp_pool *pool, struct rp_pool_info *out);
 /** The conflicts kept, oldest first; valid until the pool changes. */
 const struct rp_pool_conflict *rp_pool_conflicts(const struct rp_pool *pool, size_t *count);
+/** Slots that buffers have left, in no order; returns how many. `out` has room for RP_POOL_LAST_BINDINGS, or
+ * is NULL. What is bound now comes before them. */
+size_t rp_pool_last_bindings(const struct rp_pool *pool, struct rp_pool_last_binding *out);
 /** Walks everything and compares with what is kept. RP_ERROR_INTERNAL: `broken` (may be NULL) names the
  * invariant that does not hold. O(buffers). */
 rp_status rp_pool_check(const struct rp_pool *pool, const char **broken);

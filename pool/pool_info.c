@@ -14,6 +14,7 @@ static void count_binding(struct rp_pool_info *info, const struct rp__pool_buffe
 void rp_pool_info(const struct rp_pool *pool, struct rp_pool_info *out) {
   *out = pool->info;
   out->classes = pool->class_count;
+  out->last_bindings_dropped = pool->last.dropped;
   for (uint32_t b = 0; b < pool->buffer_count; b++) {
     const struct rp__pool_buffer *buffer = &pool->buffers[b];
     if (!buffer->in_use) continue;
@@ -101,6 +102,7 @@ uint64_t rp_pool_bytes(const struct rp_pool *pool) {
                    pool->addresses.capacity * sizeof *pool->addresses.ranges;
   for (uint32_t c = 0; c < pool->class_count; c++)
     bytes += pool->classes[c].spec.slots * sizeof *pool->classes[c].slots;
+  bytes += rp__pool_last_bytes(pool);
   return bytes + (pool->conflicts ? pool->options.max_conflicts * sizeof *pool->conflicts : 0);
 }
 

@@ -8,6 +8,7 @@
  *   pool_activate.c  auto mode: the transaction, and the alias check
  *   pool_fallback.c  quiescent points: back to private memory
  *   pool_conceal.c   strict mode: mappings taken away for a while
+ *   pool_last.c      slots of buffers that have left them
  *   pool_info.c      copying out
  *   pool_names.c     words and sentences
  *   pool_check.c     invariants
@@ -42,12 +43,14 @@ struct rp__pool_buffer {
   bool granted;             /**< was left unbacked at allocation */
   bool concealed;           /**< not mapped at present, though it holds memory */
   bool pinned;              /**< keeps its slot until the next quiescent point makes it private */
+  uint64_t written_turn;    /**< turn of its slot in which something may have written it; 0 = none */
   struct rp_pool_site last; /**< last post or access */
 };
 
 struct rp__pool_slot {
   uint32_t memory; /**< RP_POOL_NONE: nothing is bound to it */
   uint32_t tenant; /**< whose data is in it, or RP_POOL_NONE */
+  uint64_t turn;   /**< receives into it so far */
 };
 
 struct rp__pool_class {
@@ -73,6 +76,14 @@ struct rp__pool_family {
   uint32_t untouched_run; /**< members allocated since anything last touched one of them */
 };
 
+/** Addresses whose buffer has left its slot since the last receive there. */
+struct rp__pool_last {
+  struct rp_pool_last_binding *ring; /**< class RP_POOL_NONE: nothing there */
+  uint32_t next, capacity;           /**< capacity <= RP_POOL_LAST_BINDINGS */
+  struct rp_address_map by_address;  /**< value = index in the ring */
+  uint64_t dropped;
+};
+
 struct rp_pool {
   struct rp_backend backend;
   struct rp_pool_options options;
@@ -91,6 +102,7 @@ struct rp_pool {
   struct rp_address_map addresses; /**< value = buffer */
   struct rp_pool_conflict *conflicts;
   size_t conflict_count;
+  struct rp__pool_last last;
   struct rp_pool_info info; /**< the counters; the rest is filled in on copying out */
 };
 
@@ -169,6 +181,17 @@ rp_status rp__pool_move(struct rp_pool *pool, struct rp__pool_moves *moves, uint
 void rp__pool_moves_undo(struct rp_pool *pool, struct rp__pool_moves *moves);
 /** They stand: lets go of the memory before. */
 void rp__pool_moves_settle(struct rp_pool *pool, struct rp__pool_moves *moves);
+
+/* pool_last.c */
+
+/** The bound `buffer` leaves its slot. Without memory that is only counted. */
+void rp__pool_last_note(struct rp_pool *pool, const struct rp__pool_buffer *buffer);
+/** Another receive is posted there. Takes O(log n). */
+void rp__pool_last_forget(struct rp_pool *pool, uint64_t address);
+/** Another class takes the number. */
+void rp__pool_last_forget_class(struct rp_pool *pool, uint32_t class_id);
+uint64_t rp__pool_last_bytes(const struct rp_pool *pool);
+void rp__pool_last_fini(struct rp_pool *pool);
 
 /* pool.c */
 

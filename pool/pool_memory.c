@@ -178,8 +178,10 @@ void rp__pool_leave_slot(struct rp_pool *pool, uint32_t id, enum rp_pool_binding
   if (buffer->slot != RP_POOL_NONE) {
     struct rp__pool_slot *slot = rp__pool_slot_of(pool, buffer);
     if (slot->tenant == id) slot->tenant = RP_POOL_NONE;
+    rp__pool_last_note(pool, buffer);
   }
   buffer->slot = RP_POOL_NONE;
+  buffer->written_turn = 0;
   buffer->pinned = false;
   buffer->binding = binding;
   if (binding == RP_POOL_UNBOUND) buffer->concealed = false;

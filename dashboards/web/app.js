@@ -96,7 +96,7 @@ function drawOverview() {
   const now = overview.now_unix_seconds, processes = list(overview.jobs).flatMap((job) => list(job.processes));
   const stale = processes.filter((report) => report.state === "running" && now - report.written_unix_seconds > STALE_SECONDS);
   const age = stale.length ? Math.floor(now / 30) : 0; // what says how old it is, is drawn again now and then
-  showOverview(overview, `${processes.map((report) => `${report.id}:${report.written_unix_seconds}`)}/${stale.length}/${age}`, now);
+  showOverview(overview, `${processes.map((report) => `${report.id}:${report.written_unix_seconds}:${report.state}`)}/${stale.length}/${age}`, now);
 }
 
 async function refresh() {

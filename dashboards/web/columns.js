@@ -5,7 +5,7 @@ const MOST_GROUPS = 48, HEIGHT = 170, LEFT = 64;
 const SHORT = { activation: "act", gradient: "grad", both: "both", unknown: "?" }; // directions in their order
 
 /** Whether a process has ended: then what it held at most is told, for by then it has given its buffers back. */
-export const isOver = (report) => report.state === "finished";
+export const isOver = (report) => ["finished", "ended"].includes(report.state);
 
 /** Whether buffers of a device share memory, or did while the process ran. */
 export const hasShared = (report, device) => device.active === true || (isOver(report) && device.one_to_one_peak_bytes > device.physical_peak_bytes);

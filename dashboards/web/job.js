@@ -3,6 +3,7 @@ import { add, bytes, cell, count, list, make, nameOf, plural, seconds, table, wh
 import { columnsView, hasShared, heldName, isOver, rowsOf, sumOf } from "./columns.js";
 
 export const STALE_SECONDS = 60;
+const ENDED = "ended without a final report";
 const TABLE_ROWS = 512, CONFLICT_ROWS = 50;
 
 export const devicesOf = (report) => list(report.enforcement?.devices);
@@ -32,13 +33,13 @@ export function numbersOf(job) {
 // ---- how it goes
 
 export function stateOf(report, now) {
-  if (report.state === "finished") return "finished";
+  if (["finished", "ended"].includes(report.state)) return report.state;
   return now !== null && now - report.written_unix_seconds > STALE_SECONDS ? "stale" : report.state === "running" ? "running" : "unknown";
 }
 
 function jobState(job, now) {
   const states = list(job.processes).map((report) => stateOf(report, now));
-  for (const state of ["running", "stale", "finished"]) if (states.includes(state)) return state;
+  for (const state of ["running", "stale", "ended", "finished"]) if (states.includes(state)) return state;
   return "unknown";
 }
 
@@ -112,7 +113,7 @@ export function jobView(job, index, now, room) {
   const title = `job-${index}-title`;
   return make("section", { "aria-labelledby": title },
     make("h3", { id: title }, `Job ${index + 1}: ${plural(processes.length, "process", "processes")}${when} `,
-      make("span", { class: `state ${state === "stale" ? "mark" : state === "running" ? "good" : ""}` }, state)),
+      make("span", { class: `state ${["stale", "ended"].includes(state) ? "mark" : state === "running" ? "good" : ""}` }, state === "ended" ? ENDED : state)),
     make("p", { class: numbers.violated ? "conclusion bad" : "conclusion" }, job.conclusion ?? ""),
     job.next_step ? make("p", { class: "next" }, job.next_step) : null, staleText(job, now),
     figuresOf(job, numbers),

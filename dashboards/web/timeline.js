@@ -7,14 +7,14 @@ const ROW = 24, LINE = 16, LEFT = 62, RIGHT = 12;
 const endOf = (life) => life.last_access_seconds ?? life.released_seconds ?? life.posted_seconds;
 const isTimed = (life) => typeof life?.posted_seconds === "number";
 
-/** Slot of each address, by class, of the devices where memory is shared now. */
+/** Slot of each address, by class: those that buffers had before they were freed, then those they have. */
 function bindingsOf(report) {
   const found = new Map();
   if (report.enforcement?.mode !== "enforce") return found;
-  for (const device of list(report.enforcement.devices))
-    if (device.active)
+  for (const name of ["last_bindings", "bindings"])
+    for (const device of list(report.enforcement.devices))
       for (const owner of list(device.classes))
-        for (const { address, slot } of list(owner.bindings))
+        for (const { address, slot } of list(owner[name]))
           if (typeof slot === "number") found.set(`${device.device}/${address}`, { slot, owner, device: device.device });
   return found;
 }

@@ -1,7 +1,7 @@
 /* Writes reports with known content into a folder, through the product's own writer: what the schema test
  * validates and what the tests of `recvpool report` and `recvpool run` read. Usage: sample_report DIR RANK
- * STYLE [now], STYLE one of prealloc, gpipe, just_in_time, empty, enforced, violated, shadow, refused; "now":
- * with this process's id and the time, as an agent would. */
+ * STYLE [now], STYLE one of prealloc, gpipe, just_in_time, empty, enforced, freed, violated, shadow, refused;
+ * "now": with this process's id and the time, as an agent would. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,6 +227,22 @@ static void add_conflicts(struct rp_guard_report *guard, struct rp_pool_conflict
   guard->double_frees = 1;
 }
 
+/* What is left at the end of a run that freed its buffers; of one of them it is no longer known. */
+static void free_buffers(struct rp_guard_report *guard) {
+  static struct rp_pool_last_binding last[BUFFERS - 1];
+  for (size_t i = 0; i < BUFFERS - 1; i++)
+    last[i] = (struct rp_pool_last_binding){guard->bindings[i].address, guard->bindings[i].class_id,
+                                            guard->bindings[i].slot};
+  guard->last_bindings = last;
+  guard->last_binding_count = BUFFERS - 1;
+  guard->binding_count = 0;
+  guard->active = false;
+  guard->idle_reason = "freed";
+  guard->idle_text = "The buffers that shared memory have been freed.";
+  guard->pool.last_bindings_dropped = 1;
+  guard->pool.buffers = guard->pool.bound = guard->pool.private_buffers = 0;
+}
+
 static void add_enforcing(struct rp_report *report, const char *style, struct rp_enforce_report *enforce) {
   static struct rp_guard_class_report classes[2];
   static struct rp_pool_conflict conflicts[2];
@@ -242,6 +258,7 @@ static void add_enforcing(struct rp_report *report, const char *style, struct rp
   fill_guard(&device->guard, classes);
   add_conflicts(&device->guard, conflicts, strcmp(style, "violated") == 0);
   if (enforce->shadow) device->guard.planned = false;
+  if (strcmp(style, "freed") == 0) free_buffers(&device->guard);
   if (!enforce->shadow)
     device->memory = (struct rp_device_memory_info){.granularity_bytes = 2 << 20,
                                                     .rdma = true,
@@ -277,7 +294,7 @@ static void make_it_now(struct rp_report *report) {
 }
 
 static bool enforces(const char *style) {
-  static const char *const styles[] = {"enforced", "violated", "shadow", "refused"};
+  static const char *const styles[] = {"enforced", "freed", "violated", "shadow", "refused"};
   for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++)
     if (strcmp(style, styles[i]) == 0) return true;
   return false;

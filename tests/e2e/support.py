@@ -20,7 +20,7 @@ SIMLIB = os.path.join(BUILD, "simlib")
 PROGRAMS = os.path.join(BUILD, "tests", "e2e")
 
 # No test waits for less than it must: this only ends one that hangs.
-TIMEOUT_SECONDS = int(os.environ.get("E2E_TIMEOUT_SECONDS", "120"))
+TIMEOUT_SECONDS = int(os.environ.get("E2E_TIMEOUT_SECONDS", "300"))
 
 
 def load_schema(name):
@@ -66,6 +66,23 @@ def run(command, env=None, **options):
 
 def has_trainer():
     return os.path.exists(TRAINER) and os.path.exists(AGENT)
+
+
+def incarnation(pid):
+    """What a report says of process `pid`, so that others can tell whether it is still there."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot_id = file.read().strip()
+    with open(f"/proc/{pid}/stat") as file:
+        start_ticks = int(file.read().rsplit(")", 1)[1].split()[19])
+    return {"pid": pid, "boot_id": boot_id, "pid_namespace": os.stat(f"/proc/{pid}/ns/pid").st_ino, "start_ticks": start_ticks}
+
+
+def incarnation_of_ended():
+    """The same of a process that has ended."""
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    found = incarnation(process.pid)
+    process.communicate()
+    return found
 
 
 class TestCase(unittest.TestCase):

@@ -120,9 +120,23 @@ class PageTest(support.TestCase):
         self.page.until("document.querySelector('#timeline').innerText.includes('slots that share memory')")
         self.assertIn("4 of 4", self.text("#jobs"))
         self.check("enforced")
-        # every bar is in the slot that the report names
+        self.assert_bars_in_slots("bindings")
+
+    def test_enforced_and_finished(self):
+        """The buffers are freed, and the picture is still of the slots that they had."""
+        self.train("--microbatches", "16", run_options=("--mode", "enforce"), steps="8")
+        self.open()
+        self.page.until("document.querySelector('#timeline').innerText.includes('slots that share memory')")
+        self.assert_bars_in_slots("last_bindings")
+        self.assertNotIn("place", self.text("#timeline"))
+
+    def assert_bars_in_slots(self, where):
+        """Every bar is in the slot that the report names."""
+        self.page.evaluate("(() => { const s = document.querySelector('#process'); s.selectedIndex = 1;"
+                           " s.dispatchEvent(new Event('change', { bubbles: true })); })()")
+        self.page.until("document.querySelector('#timeline').innerText.includes('from rank 0')")
         (report,) = [r for r in self.read_reports() if r["process"]["rank"] == 1]
-        slots = {b["address"]: b["slot"] for c in report["enforcement"]["devices"][0]["classes"] for b in c["bindings"]}
+        slots = {b["address"]: b["slot"] for c in report["enforcement"]["devices"][0]["classes"] for b in c[where]}
         labels = self.page.evaluate("[...document.querySelectorAll('#timeline .life-frame')].map((e) => e.getAttribute('aria-label'))")
         for channel in report["channels"]:
             for life in channel["lifetimes"]:
@@ -153,6 +167,19 @@ class PageTest(support.TestCase):
         self.assertIn("No process has written for 7 min", self.text("#jobs"))
         self.assertIn("<img src=x onerror=alert(1)>.json", self.text("#skipped"))
         self.check("stale")
+
+    def test_killed(self):
+        self.sample("prealloc", 0, 1)
+        gone = support.incarnation_of_ended()
+
+        def kill(report):
+            report.update(state="running", written_unix_seconds=time.time())
+            report["process"].update(gone, start_monotonic_ns=report["process"]["rank"] + 1)
+        self.change_reports(kill)
+        self.open()
+        self.page.until("document.querySelector('#jobs h3').innerText.includes('ended without a final report')")
+        self.assertIn("what it did after its last one is not known (2 processes)", self.text("#jobs"))
+        self.check("killed")
 
     def test_hostile_texts_stay_text(self):
         markup = '<img src="http://127.0.0.1:1/x" onerror="document.title=1"></script><script>document.title=2</script>\u202e'

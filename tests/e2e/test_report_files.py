@@ -223,26 +223,48 @@ class TraceTest(ReportFilesCase):
         self.train(run_options=("--mode", "enforce"))
         document, slices, said = self.trace()
         self.assert_lifetimes_are_those_of(slices, said)
-        tracks = {event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"}
-        slots = {(report["process"]["rank"], owner["class"], binding["slot"]) for report in self.reports(said)
-                 for device in report["enforcement"]["devices"] if device["active"] for owner in device["classes"]
-                 for binding in owner["bindings"]}
-        if slots:  # the job may have ended with its buffers given back
-            self.assertTrue(any(name.startswith("class ") for name in tracks), tracks)
+        # the job has ended and freed its buffers: of each it is still known which slot it had
+        on_slots = self.assert_on_slots(document, said)
+        self.assertEqual(len(on_slots), sum(len(c["lifetimes"]) for r in self.reports(said) for c in r["channels"]))
+        for report in self.reports(said):
+            (device,) = report["enforcement"]["devices"]
+            self.assertEqual((report["state"], device["active"], device["last_bindings_dropped"]), ("finished", False, 0))
+            for owner in device["classes"]:
+                self.assertEqual(owner["bindings"], [])
+                self.assertEqual({binding["slot"] for binding in owner["last_bindings"]}, set(range(owner["slots"])))
 
-    def test_slots_that_are_shared(self):
-        self.sample("enforced", 0)
-        document, slices, said = self.trace()
-        (report,) = self.reports(said)
-        bound = {(device["device"], binding["address"]): f"class {owner['class']}, slot {binding['slot']}"
-                 for device in report["enforcement"]["devices"] if device["active"] for owner in device["classes"]
-                 for binding in owner["bindings"]}
+    def assert_on_slots(self, document, said):
+        """Lifetimes whose slot is known are on its track, and nothing else is; returns their events."""
+        bound = {}
+        for report in self.reports(said):
+            for device in report["enforcement"]["devices"]:
+                for owner in device["classes"]:
+                    for binding in owner["last_bindings"] + owner["bindings"]:
+                        bound[report["process"]["rank"], device["device"], binding["address"]] = f"class {owner['class']}, slot {binding['slot']}"
         names = {event["tid"]: event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"}
         on_slots = [event for event in document["traceEvents"] if event.get("cat") == "slot" and names[event["tid"]].startswith("class")]
-        expected = [bound[channel["device"], life["address"]] for channel in report["channels"] for life in channel["lifetimes"]
-                    if (channel["device"], life["address"]) in bound]
+        expected = [bound[key] for report in self.reports(said) for channel in report["channels"] for life in channel["lifetimes"]
+                    if (key := (report["process"]["rank"], channel["device"], life["address"])) in bound]
         self.assertTrue(expected)
         self.assertEqual(sorted(names[event["tid"]] for event in on_slots), sorted(expected))
+        return on_slots
+
+    def test_slots_that_are_shared(self):
+        for style in ("enforced", "freed"):
+            self.sample(style, 0)
+            document, slices, said = self.trace()
+            self.assert_on_slots(document, said)
+
+    def test_a_slot_that_a_buffer_has_comes_before_one_it_had(self):
+        self.sample("enforced", 0)
+
+        def had(report):
+            owner = report["enforcement"]["devices"][0]["classes"][0]
+            owner["last_bindings"] = [{"address": binding["address"], "slot": 7} for binding in owner["bindings"]]
+        self.change_reports(had)
+        document, slices, said = self.trace()
+        self.assert_on_slots(document, said)
+        self.assertNotIn("slot 7", json.dumps(document))
 
     def test_violations_are_instants(self):
         self.sample("violated", 0)
@@ -314,14 +336,47 @@ class TraceTest(ReportFilesCase):
         of_one = len(slices) // 6
         self.assertEqual(whole["otherData"]["lifetimes_left_out"], 0)
         self.assertFalse([event for event in whole["traceEvents"] if event.get("cat") == "cut"])
-        for most, processes in ((2 * of_one, 2), (3 * of_one - 1, 2), (0, 0)):
+        for most, each in ((6 * of_one - 1, of_one - 1), (12, 2), (17, 2), (5, 0), (0, 0)):
             document, slices, _ = self.trace("--trace-lifetimes", str(most))
-            self.assertEqual(len(slices), processes * of_one)
-            left = (6 - processes) * of_one
-            (marker,) = [event for event in document["traceEvents"] if event.get("cat") == "cut"]
-            self.assertEqual(marker["name"], f"CUT: {left} lifetimes of {6 - processes} processes were left out "
-                                             "(recvpool report --trace-lifetimes)")
-            self.assertEqual(document["otherData"]["lifetimes_left_out"], left)
+            self.assert_latest(document, said, each)
+            self.assertEqual(len(slices), 6 * each)
+            self.assert_cut(document, 6 * (of_one - each), 6)
+
+    def assert_latest(self, document, said, most):
+        """Each process has its latest receives."""
+        shown = [(event["pid"], event["ts"]) for event in document["traceEvents"] if event.get("cat") == "transfer"]
+        for number, report in enumerate(self.reports(said), 1):
+            posts = sorted(life["posted_monotonic_ns"] for channel in report["channels"] for life in channel["lifetimes"])
+            zero = document["otherData"]["zero_unix_seconds"] - report["process"]["start_unix_seconds"]
+            expected = [post / 1e3 - zero * 1e6 for post in posts[max(len(posts) - most, 0):]]
+            found = sorted(ts for pid, ts in shown if pid == number)
+            self.assertEqual(len(found), len(expected))
+            self.assertEqual([round(ts - found[0], 3) for ts in found], [round(ts - expected[0], 3) for ts in expected])
+
+    def assert_cut(self, document, lifetimes, processes):
+        (marker,) = [event for event in document["traceEvents"] if event.get("cat") == "cut"]
+        self.assertEqual(marker["name"], f"CUT: the oldest lifetimes, {lifetimes} in {processes} processes, are left out, also of the "
+                                         "counters (recvpool report --trace-lifetimes)")
+        self.assertEqual((document["otherData"]["lifetimes_left_out"], document["otherData"]["processes_cut"]), (lifetimes, processes))
+
+    def test_only_those_with_many_are_cut(self):
+        """And what was unsafe is shown all the same."""
+        self.sample("violated", *range(4))
+        keep = (8, 1, 0, 6)
+
+        def cut(report):
+            left = keep[report["process"]["rank"]]
+            for channel in report["channels"]:
+                channel["lifetimes"] = channel["lifetimes"][:left]
+                left -= len(channel["lifetimes"])
+        self.change_reports(cut)
+        for most, shown in ((15, (8, 1, 0, 6)), (14, (7, 1, 0, 6)), (13, (6, 1, 0, 6)), (9, (4, 1, 0, 4)), (8, (3, 1, 0, 3)), (1, (0, 0, 0, 0))):
+            document, slices, said = self.trace("--trace-lifetimes", str(most))
+            counts = [sum(event.get("cat") == "transfer" and event["pid"] == pid for event in document["traceEvents"]) for pid in range(1, 5)]
+            self.assertEqual(tuple(counts), shown, most)
+            self.assertEqual(len([e for e in document["traceEvents"] if e.get("cat") == "violation"]), 4)
+            if most < 15:
+                self.assert_cut(document, 15 - sum(shown), sum(a < b for a, b in zip(shown, keep)))
 
     def test_hostile_reports(self):
         self.sample("violated", 0)

@@ -47,6 +47,86 @@ class MergeCase(support.TestCase):
         return json.loads(result.stdout)
 
 
+class RunTest(MergeCase):
+    """What has no communicator belongs to the job that the same run started."""
+
+    def job_by_rank(self, *rows):
+        """Jobs as sets of what rows are called; a row is (called, run, rank, communicators, start, last written or None)."""
+        for name in os.listdir(self.reports_dir):
+            os.unlink(self.path(name))
+        for pid, (called, run, rank, ids, start, written) in enumerate(rows, 1):
+            report = {"state": "finished" if written else "running", "written_unix_seconds": written or start,
+                      "configuration": dict(self.model["configuration"], run=run)}
+            self.put(f"{pid}.json", report=report, pid=pid, rank=rank, command=called, communicators=ids, start_unix_seconds=start)
+        return sorted("".join(sorted(report["process"]["command"] for report in job["processes"])) for job in self.document()["jobs"])
+
+    def test_a_rank_that_was_killed_early(self):
+        rows = [("a", "r1", 0, ["0xa"], 10, None), ("b", "r1", 1, [], 10.5, None), ("c", "r1", 2, ["0xa"], 10.2, None),
+                ("d", "r1", 3, [], 9, None), ("e", "r2", 1, [], 10.5, None), ("f", None, 1, [], 10.5, None)]
+        for seed in range(3):
+            random.Random(seed).shuffle(rows)
+            self.assertEqual(self.job_by_rank(*rows), ["abcd", "e", "f"])
+
+    def test_all_were_killed_early(self):
+        self.assertEqual(self.job_by_rank(("a", "r1", 0, [], 10, None), ("b", "r1", 1, [], 11, None), ("c", "r2", 0, [], 10, None),
+                                          ("d", None, 0, [], 10, None), ("e", None, 1, [], 10, None)), ["ab", "c", "de"])
+
+    def test_one_run_on_two_machines(self):
+        """Each has a word of its own for it."""
+        self.assertEqual(self.job_by_rank(("a", "r1", 0, ["0xa"], 10, None), ("b", "r2", 1, ["0xa"], 10, None),
+                                          ("c", "r2", 2, [], 10, None), ("d", "r1", 3, [], 10, None)), ["abcd"])
+
+    def test_jobs_one_after_the_other_in_one_run(self):
+        self.assertEqual(self.job_by_rank(("a", "r1", 0, ["0xa"], 10, 20), ("b", "r1", 1, [], 10, None), ("c", "r1", 0, ["0xb"], 30, 40),
+                                          ("d", "r1", 1, ["0xb"], 30, 40)), ["ab", "cd"])
+        self.assertEqual(self.job_by_rank(("a", "r1", None, ["0xa"], 10, 20), ("b", "r1", None, ["0xb"], 30, 40),
+                                          ("c", "r1", None, [], 11, 19), ("d", "r1", None, [], 31, 35), ("e", "r1", None, [], 22, 25)),
+                         ["ac", "bd", "e"])
+
+    def test_ranks_that_were_started_anew(self):
+        self.assertEqual(self.job_by_rank(("a", "r1", 0, ["0xa"], 10, None), ("b", "r1", 0, [], 12, None), ("c", "r1", 0, [], 14, None)),
+                         ["a", "bc"])
+
+
+class EndedTest(MergeCase):
+    NOTE = "note: ended without a final report: what it did after its last one is not known"
+
+    def ended(self, **process):
+        self.put("a.json", report={"state": "running"}, **process)
+        (job,) = self.document()["jobs"]
+        text = self.report(self.reports_dir).stdout
+        self.assertEqual(self.NOTE in text, job["ended_processes"] > 0, text)
+        self.assertEqual(job["processes"][0]["state"], "running")  # as it was written
+        return job["ended_processes"]
+
+    def test_what_is_told_of_a_process(self):
+        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+        own = support.incarnation(process.pid)
+        self.assertEqual(self.ended(**own), 0)
+        self.assertEqual(self.ended(**dict(own, start_ticks=own["start_ticks"] - 1)), 1)  # the id has another process now
+        for change in ({"start_ticks": None}, {"start_ticks": "x"}, {"start_ticks": 0}):
+            self.assertEqual(self.ended(**dict(own, **change)), 0, change)
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self.assertEqual(self.ended(**own), 1)  # nobody has waited for it
+        process.wait()
+        self.assertEqual(self.ended(**own), 1)
+        for change in ({"boot_id": "0" * 36}, {"boot_id": own["boot_id"] + "0"}, {"boot_id": ""}, {"boot_id": None}, {"boot_id": 1},
+                       {"boot_id": "x" * 300}, {"pid_namespace": own["pid_namespace"] + 1}, {"pid_namespace": None}, {"pid": 0},
+                       {"pid": -1}, {"pid": 2**40}, {"pid": None}):
+            self.assertEqual(self.ended(**dict(own, **change)), 0, change)
+        self.put("a.json", **own)  # it has finished
+        self.assertEqual(self.document()["jobs"][0]["ended_processes"], 0)
+
+    def test_several_are_counted(self):
+        gone = support.incarnation_of_ended()
+        for rank in range(3):
+            self.put(f"{rank}.json", report={"state": "running"}, rank=rank, start_monotonic_ns=rank, **gone)
+        self.put("3.json", rank=3, start_monotonic_ns=3, **gone)
+        self.assertIn(self.NOTE + " (3 processes)\n", self.report(self.reports_dir).stdout)
+        self.assertEqual(self.document()["jobs"][0]["ended_processes"], 3)
+
+
 class ManyTest(MergeCase):
     COUNT = 1000
 
@@ -327,7 +407,7 @@ class HostileTest(MergeCase):
         import urllib.request
         deadline = time.monotonic() + support.TIMEOUT_SECONDS
         while True:
-            with urllib.request.urlopen(url + "api/v1/processes", timeout=60) as answer:
+            with urllib.request.urlopen(url + "api/v1/processes", timeout=support.TIMEOUT_SECONDS) as answer:
                 document = json.load(answer)
             if document["skipped"] or time.monotonic() > deadline:
                 break

@@ -157,6 +157,7 @@ class RobustnessTest(support.TestCase):
         result = support.run([RECVPOOL, "report", self.reports_dir])
         self.assert_success(result)
         self.assertEqual(result.stderr, "")
+        self.assertIn("ended without a final report: what it did after its last one is not known (2 processes)\n", result.stdout)
 
     def test_sigkill_leaves_the_last_report(self):
         self.kill_ranks(signal.SIGKILL)

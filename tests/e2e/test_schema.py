@@ -36,7 +36,7 @@ class SchemaTest(support.TestCase):
         return reports[0]
 
     def test_every_style_is_valid(self):
-        for style in ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "violated", "shadow", "refused"):
+        for style in ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "freed", "violated", "shadow", "refused"):
             with self.subTest(style):
                 self.reports_dir = os.path.join(self.folder, style)
                 self.sample(style)
@@ -94,9 +94,21 @@ class SchemaTest(support.TestCase):
         old["configuration"] = {key: old["configuration"][key] for key in ("slack_slots", "min_bytes")}
         self.assertTrue(support.validator("report.schema.json").is_valid(old))
 
+    def test_a_report_of_version_1_1_is_valid(self):
+        old = self.sample("freed")
+        old["schema_version"] = "1.1"
+        for device in old["enforcement"]["devices"]:
+            del device["last_bindings_dropped"]
+            for owner in device["classes"]:
+                del owner["last_bindings"]
+        self.assertTrue(support.validator("report.schema.json").is_valid(old))
+        old["schema_version"] = "1.2"
+        self.assertFalse(support.validator("report.schema.json").is_valid(old))
+
     def test_nothing_is_saved_in_shadow(self):
         enforcement = self.sample("shadow")["enforcement"]
         device = enforcement["devices"][0]
+        self.assertEqual(device["classes"][0]["last_bindings"], [])
         for account in (enforcement["totals"], device, device["classes"][0]):
             for key in ("physical_bytes", "physical_peak_bytes", "one_to_one_bytes", "one_to_one_peak_bytes",
                         "requested_bytes", "requested_peak_bytes", "saved_bytes", "saved_peak_bytes"):

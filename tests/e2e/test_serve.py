@@ -22,26 +22,27 @@ class ServeTest(support.TestCase):
         super().setUp()
         os.makedirs(self.reports_dir)
 
-    def start(self, *arguments):
-        command = [RECVPOOL, "serve", "--listen", "127.0.0.1:0", "--report-dir", self.reports_dir, "--keep",
+    def start(self, *arguments, listen="127.0.0.1:0", url="http://127.0.0.1:"):
+        command = [RECVPOOL, "serve", "--listen", listen, "--report-dir", self.reports_dir, "--keep",
                    str(2**31 - 1), *arguments]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=clean_environment())
         self.addCleanup(self.stop, process)
         line = process.stdout.readline()
-        self.assertIn(" at http://127.0.0.1:", line, process.stderr.read() if not line else "")
+        self.assertIn(f" at {url}", line, process.stderr.read() if not line else "")
         self.url = line.split(" at ")[1].strip()
+        self.address = "127.0.0.1"
         self.port = int(self.url.rsplit(":", 1)[1].strip("/"))
         self.process = process
 
     def stop(self, process):
         process.terminate()
-        self.assertEqual(process.wait(20), 0)
+        self.assertEqual(process.wait(support.TIMEOUT_SECONDS), 0)
         process.stdout.close()
         process.stderr.close()
 
     def get(self, path, method="GET", headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=support.TIMEOUT_SECONDS)
         try:
             connection.putrequest(method, path, skip_host=False)
             for name, value in (headers or {}).items():
@@ -54,7 +55,7 @@ class ServeTest(support.TestCase):
 
     def until(self, condition):
         """Asks until the server has looked again."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + support.TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             found = condition()
             if found:
@@ -94,7 +95,7 @@ class ServeTest(support.TestCase):
         self.assertEqual([j["conclusion"] for j in job["jobs"]], [j["conclusion"] for j in said["jobs"]])
 
     def test_every_style_of_report_is_shown(self):
-        styles = ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "violated", "shadow", "refused")
+        styles = ("prealloc", "gpipe", "just_in_time", "empty", "enforced", "freed", "violated", "shadow", "refused")
         for rank, style in enumerate(styles):
             self.sample(style, str(rank))
         self.start()
@@ -157,6 +158,38 @@ class ServeTest(support.TestCase):
             os.unlink(os.path.join(self.reports_dir, name))
         self.until(lambda: not self.processes()["processes"])
         self.assertEqual(self.get(f"/api/v1/processes/{first['id']}")[0], 404)
+
+    def test_what_is_gone_is_not_running(self):
+        """Where it can be told: a process of this machine, with its last report whole."""
+        self.sample("prealloc", "0", "1", "2", "3")
+        there = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+        gone, own = support.incarnation_of_ended(), support.incarnation(there.pid)
+
+        def change(report):
+            rank = report["process"]["rank"]
+            report.update(state="finished" if rank == 3 else "running", written_unix_seconds=time.time())
+            report["process"].update((gone, own, {}, gone)[rank], start_monotonic_ns=rank + 1)
+        self.change_reports(change)
+        self.start()
+
+        def states():
+            return {row["rank"]: row["state"] for row in self.processes()["processes"]}
+        self.until(lambda: states() == {0: "ended", 1: "running", 2: "running", 3: "finished"})
+        (job,) = self.overview()["jobs"]
+        self.assertEqual({report["process"]["rank"]: report["state"] for report in job["processes"]}, states())
+        self.assertIn({"text": "ended without a final report: what it did after its last one is not known", "processes": 1}, job["notes"])
+        infos = [labels for name, labels in self.metrics()[0] if name == "recvpool_process_info"]
+        self.assertEqual(sorted(re.search('rank="(.)".*state="([a-z]+)"', labels).groups() for labels in infos),
+                         [("0", "ended"), ("1", "running"), ("2", "running"), ("3", "finished")])
+        there.communicate()
+        self.until(lambda: states()[1] == "ended")
+        with open(os.path.join(self.reports_dir, [name for name in os.listdir(self.reports_dir) if "-1001-" in name][0]), "r+") as file:
+            report = json.load(file)
+            report["state"] = "finished"  # somebody was slow to write it
+            file.seek(0)
+            json.dump(report, file)
+            file.truncate()
+        self.until(lambda: states()[1] == "finished")
 
     def test_ended_processes_leave(self):
         self.sample("prealloc", "0")
@@ -390,6 +423,66 @@ class ServeTest(support.TestCase):
         self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
         self.assertNotRegex(text, r"https?://")
 
+    def status_for(self, *hosts, version="1.1", path="/"):
+        """The status and the whole answer to a request with these Host headers."""
+        request = f"GET {path} HTTP/{version}\r\n" + "".join(f"Host: {host}\r\n" for host in hosts) + "Connection: close\r\n\r\n"
+        with socket.create_connection((self.address, self.port), timeout=20) as connection:
+            connection.sendall(request.encode())
+            with connection.makefile("rb") as answer:
+                text = answer.read().decode()
+        return int(text.split(" ")[1]), text
+
+    def test_only_own_names_are_answered(self):
+        """A site whose name leads to this machine cannot have a browser read what is served here."""
+        self.sample("prealloc", "0")
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        for host in (f"127.0.0.1:{self.port}", "127.0.0.1", "localhost", "LocalHost.:80", "127.9.8.7:1", "[::1]:9750", "[::1]",
+                     "[::ffff:127.0.0.1]"):
+            self.assertEqual(self.status_for(host)[0], 200, host)
+        foreign = ("evil.example", f"evil.example:{self.port}", "localhost.evil.example", "127.0.0.1.evil.example", "evil-localhost",
+                   "192.0.2.1", "0.0.0.0", "[::2]", "[::]", "::1", "127.0.0.1:9750:1", "127.0.0.1@evil.example", "[::1", "x" * 5000, "[]",
+                   ":80", "localhost:x", "localhost/")
+        for host in foreign:
+            for path in ("/", "/metrics", "/api/v1/job", "/api/v1/processes/1", "/nothing"):
+                status, text = self.status_for(host, path=path)
+                self.assertEqual(status, 421, (host, path, text))
+                body = text.split("\r\n\r\n", 1)[1]
+                self.assertIn("--host-name", json.loads(body)["error"])
+                self.assertNotIn("\n", body)
+                self.assertNotIn("evil", text)
+        self.assertEqual(self.status_for("localhost", "evil.example")[0], 421)
+        self.assertEqual(self.status_for("evil.example", "localhost")[0], 421)
+        self.assertEqual(self.status_for(version="1.0")[0], 200)  # no browser: those say whom they ask
+        self.assertEqual(self.status_for("evil.example", version="1.0")[0], 421)
+
+    def test_names_that_are_given(self):
+        self.start("--host-name", "node7.example.org", "--host-name", "10.1.2.3", "--host-name", "[fe80::7]")
+        for host in ("node7.example.org", "Node7.Example.org.:9750", "10.1.2.3:80", "[fe80::7]:1", "[fe80:0::7]", "localhost"):
+            self.assertEqual(self.status_for(host)[0], 200, host)
+        for host in ("node7", "x.node7.example.org", "10.1.2.4", "[fe80::8]"):
+            self.assertEqual(self.status_for(host)[0], 421, host)
+
+    def test_any_address_where_it_listens_at_all(self):
+        """Nobody can make an address lead elsewhere, and a container does not know the one that it is reached by."""
+        for listen, url in (("0.0.0.0:0", "http://0.0.0.0:"), ("[::]:0", "http://[::]:")):
+            if listen[0] == "[" and not os.path.exists("/proc/net/if_inet6"):
+                continue  # a machine without IPv6
+            self.start("--allow-remote", "--host-name", "given", listen=listen, url=url)
+            self.address = "::1" if listen[0] == "[" else "127.0.0.1"
+            for host in ("192.0.2.1:9750", "[2001:db8::1]:9750", "localhost", "given"):
+                self.assertEqual(self.status_for(host)[0], 200, (listen, host))
+            for host in ("evil.example", socket.gethostname() + ".evil.example"):
+                self.assertEqual(self.status_for(host)[0], 421, (listen, host))
+
+    def test_the_name_it_listens_at(self):
+        self.start(listen="localhost:0")
+        self.assertEqual(self.status_for("localhost")[0], 200)
+        self.assertEqual(self.status_for("evil.example")[0], 421)
+        self.start(listen="127.5.6.7:0", url="http://127.5.6.7:")
+        self.address = "127.5.6.7"
+        self.assertEqual(self.status_for("127.5.6.7")[0], 200)
+
     def test_remote_needs_to_be_meant(self):
         for address in ("0.0.0.0:0", "[::]:0"):
             result = run([RECVPOOL, "serve", "--listen", address])
@@ -401,6 +494,10 @@ class ServeTest(support.TestCase):
         for arguments, word in ((["--listen", "nonsense"], "ADDRESS:PORT"), (["--listen", "127.0.0.1:99999"], "ADDRESS:PORT"),
                                 (["--listen", "::1:80"], "ADDRESS:PORT"), (["--listen", "127.0.0.1:"], "ADDRESS:PORT"),
                                 (["--keep", "-1"], "whole seconds"), (["--keep", "1h"], "whole seconds"),
+                                (["--host-name", ""], "without port"), (["--host-name", "a:80"], "without port"),
+                                (["--host-name", "http://a"], "without port"), (["--host-name", "a b"], "without port"),
+                                (["--host-name", "x" * 300], "without port"), (["--host-name", "[::1]:80"], "without port"),
+                                (["--host-name", "*.a"], "without port"), (["--host-name", "a"] * 65, "64 at most"),
                                 (["folder"], "--report-dir"), (["--nonsense"], "--nonsense")):
             result = run([RECVPOOL, "serve", *arguments])
             self.assertEqual(result.returncode, 2, arguments)
@@ -463,4 +560,4 @@ class ServeTest(support.TestCase):
     def test_ends_on_interrupt(self):
         self.start()
         self.process.send_signal(signal.SIGINT)
-        self.assertEqual(self.process.wait(20), 0)
+        self.assertEqual(self.process.wait(support.TIMEOUT_SECONDS), 0)
