@@ -259,6 +259,12 @@ uint64_t rp_agent_comm_hash(uint64_t comm) {
   return hash;
 }
 
+bool rp_agent_same_members(uint64_t comm, uint64_t other, int world_size) {
+  const struct rp_comm_info *one = find_comm(comm), *two = find_comm(other);
+  if (!one || !two || one->rank < 0 || one->rank != two->rank || one->ranks != two->ranks) return false;
+  return one->ranks > 2 || one->ranks == world_size;
+}
+
 uint64_t rp_agent_comm_ranks(const void *comm) {
   if (!rp_lock(&lock)) return 1;
   const struct rp_comm_info *info = find_comm((uint64_t)(uintptr_t)comm);

@@ -99,6 +99,10 @@ void rp_agent_comm_destroy(uint64_t comm, bool aborted);
 uint64_t rp_agent_comm_ranks(const void *comm);
 /** Hash of a communicator's id, 0 if it is not known. */
 uint64_t rp_agent_comm_hash(uint64_t comm);
+/** Under the lock: whether two communicators surely have the same processes under the same ranks. Nothing
+ * says who is in one: both have as many, of which this one has the same rank. Of two that can be a
+ * coincidence, where the job (`world_size`, -1: not known) has more. */
+bool rp_agent_same_members(uint64_t comm, uint64_t other, int world_size);
 
 /** The profiler plugin saw a transfer, after its launch. It counts only if no interposed call announced it;
  * then the communicator is introduced first. */

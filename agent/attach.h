@@ -37,8 +37,10 @@ struct rp_attach_process {
   int root;             /**< its root folder, -1 where it cannot be opened */
   char agent_dir[4096]; /**< where an agent in it writes its report */
   uint64_t compared, differences,
-      compared_ns; /**< cross-checks made, those that failed, report of the last */
-  bool checked_after_end;
+      compared_ns;  /**< cross-checks made, those that failed, report of the last */
+  json_t *claim;    /**< the agent's report, while it is being checked; or NULL */
+  uint64_t read_ns; /**< when that was read */
+  bool checked_after_end, transfers_compared;
   char difference[256]; /**< the last of them in words */
 };
 
@@ -47,9 +49,10 @@ struct rp_attach_process {
 struct rp_attach_process *rp_attach_identify(const struct rp_target *target);
 /** Frees it; NULL is allowed. */
 void rp_attach_forget(struct rp_attach_process *process);
-/** Reads the reports of agents in the observed processes and holds them against the probes' own count.
- * `last`: all records have been taken. */
-void rp_attach_check(const struct rp_observer *observer, bool last);
+/** Reads the reports of agents in the observed processes, takes what the probes have seen until then, and
+ * holds the two against each other. Of a stopped observer (`stopped`) only processes that have ended can be
+ * checked: of others it has not seen all. */
+void rp_attach_check(struct rp_observer *observer, bool stopped);
 /** Fills in paths and, where file names tell them, versions of what the target has mapped. */
 void rp_attach_versions(const struct rp_libraries *libraries, const struct rp_target *target,
                         struct rp_versions *out);

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -130,8 +131,9 @@ static bool set_option(struct rp_attach_arguments *a, struct rp_config *config, 
     a->observer.cgroup = value;
     return true;
   case 't':
+    snprintf(message, size, "must be the path of a file");
     a->trace = value;
-    return true;
+    return value[0] != '\0';
   case 'd':
     snprintf(message, size, "must be a time such as 30s, 500ms or 5m");
     return parse_seconds(value, &a->duration_seconds);
@@ -214,12 +216,13 @@ static void on_signal(int signal_number) {
   interrupted = signal_number;
 }
 
-/* A second Ctrl-C ends the command at once: the kernel takes the probes out then, too. */
+/* A second Ctrl-C ends the command at once: the kernel takes the probes out then, too. Under nohup a hang-up
+ * stays ignored. */
 static void catch_signals(void) {
-  struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+  struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, before;
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
-  sigaction(SIGHUP, &action, NULL);
+  if (sigaction(SIGHUP, NULL, &before) != 0 || before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
   signal(SIGPIPE, SIG_IGN);
 }
 
@@ -344,8 +347,17 @@ static int run(struct rp_observer *observer, const struct rp_attach_arguments *a
   catch_signals();
   announce(observer);
   observe(observer, a);
+  rp_attach_check(observer, false);
   rp_observer_stop(observer);
   return report(observer, a, &trace);
+}
+
+/* Each observed process and each library takes some. */
+static void raise_file_limit(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int rp_cmd_attach(int argc, char **argv) {
@@ -355,6 +367,7 @@ int rp_cmd_attach(int argc, char **argv) {
   if (!a) return RP_EXIT_FAILURE;
   int status = take_options(a, argc, argv);
   if (status < 0) {
+    raise_file_limit();
     a->observer.started = started;
     a->observer.freed = freed;
     a->observer.call = call;

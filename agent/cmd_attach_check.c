@@ -15,14 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A report tells of a moment shortly before it was written, and records wait a moment to be read. */
-#define REPORT_AGE_NS 500000000u
-#define RECORD_AGE_NS 200000000u
+#include "agent/cmd_report_text.h"
 
-static uint64_t count_of(const json_t *object, const char *key) {
-  json_int_t value = json_integer_value(json_object_get(object, key));
-  return value > 0 ? (uint64_t)value : 0;
-}
+/* The probes of a process that has just begun may not all be in place. */
+#define BEGINNING_NS 500000000u
+/* A probe that another thread is in the middle of holds back the records behind its own for a moment. */
+#define RECORD_AGE_NS 200000000u
 
 /* ---- the agent's report ---- */
 
@@ -80,28 +78,29 @@ static void differ(struct rp_attach_process *process, const char *format, ...) {
   va_end(arguments);
 }
 
-/* What the agent held at the time of the report, as far as it is remembered: true if it was ever this. */
-static bool held(const struct rp_target_agent *agent, uint64_t time_ns, uint64_t physical_bytes,
-                 uint64_t reserved_bytes, bool *known) {
+/* Whether the agent held that at any time from `from_ns` to `to_ns`; `known`: as far back is remembered. */
+static bool held(const struct rp_target_agent *agent, uint64_t from_ns, uint64_t to_ns,
+                 uint64_t physical_bytes, uint64_t reserved_bytes, bool *known) {
   size_t first = agent->moment_count > RP_TARGET_MOMENTS ? agent->moment_count - RP_TARGET_MOMENTS : 0;
-  bool found = agent->moment_count == 0 && physical_bytes == 0 && reserved_bytes == 0;
+  bool found = false;
   *known = first == 0;
+  /* before the first change nothing was held */
+  if (first == 0 && (agent->moment_count == 0 || agent->moments[0].time_ns > from_ns))
+    found = physical_bytes == 0 && reserved_bytes == 0;
   for (size_t i = first; i < agent->moment_count; i++) {
     const struct rp_target_moment *moment = &agent->moments[i % RP_TARGET_MOMENTS];
     uint64_t until =
         i + 1 < agent->moment_count ? agent->moments[(i + 1) % RP_TARGET_MOMENTS].time_ns : UINT64_MAX;
-    if (moment->time_ns > time_ns) break;
-    *known |= moment->time_ns <= time_ns - REPORT_AGE_NS;
-    if (until < time_ns - REPORT_AGE_NS) continue;
+    if (moment->time_ns > to_ns) break;
+    *known |= moment->time_ns <= from_ns;
+    if (until < from_ns) continue;
     found |= moment->physical_bytes == physical_bytes && moment->reserved_bytes == reserved_bytes;
   }
-  /* before the first change nothing was held */
-  if (first == 0 && agent->moment_count && agent->moments[0].time_ns > time_ns - REPORT_AGE_NS)
-    found |= physical_bytes == 0 && reserved_bytes == 0;
   return found;
 }
 
-static void compare_memory(const struct rp_target *target, const json_t *report, uint64_t time_ns) {
+/* The report tells of a moment after it was begun and before it was read. */
+static void compare_memory(const struct rp_target *target, const json_t *report, uint64_t begun_ns) {
   struct rp_attach_process *process = target->user;
   const json_t *enforcement = json_object_get(report, "enforcement"), *device;
   uint64_t physical = 0, one_to_one = 0;
@@ -110,10 +109,10 @@ static void compare_memory(const struct rp_target *target, const json_t *report,
   const char *mode = json_string_value(json_object_get(enforcement, "mode"));
   if (!mode || strcmp(mode, "enforce") != 0) return;
   json_array_foreach(json_object_get(enforcement, "devices"), index, device) {
-    physical += count_of(device, "physical_bytes");
-    one_to_one += count_of(device, "one_to_one_bytes");
+    physical += rp__count_of(device, "physical_bytes");
+    one_to_one += rp__count_of(device, "one_to_one_bytes");
   }
-  bool same = held(&target->agent, time_ns, physical, one_to_one, &known);
+  bool same = held(&target->agent, begun_ns, process->read_ns, physical, one_to_one, &known);
   if (!known) return;
   process->compared++;
   if (!same)
@@ -126,8 +125,9 @@ static void compare_memory(const struct rp_target *target, const json_t *report,
 static void compare_transfers(const struct rp_target *target, const json_t *report) {
   struct rp_attach_process *process = target->user;
   const json_t *kinds = json_object_get(json_object_get(report, "events"), "by_kind");
-  uint64_t receives = count_of(kinds, "recv"), sends = count_of(kinds, "send");
+  uint64_t receives = rp__count_of(kinds, "recv"), sends = rp__count_of(kinds, "send");
   process->compared++;
+  process->transfers_compared = true;
   if (receives != target->receives || sends != target->sends)
     differ(process,
            "the agent says that it saw %" PRIu64 " receives and %" PRIu64 " sends; the probes saw %" PRIu64
@@ -141,30 +141,54 @@ static uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void compare(const struct rp_observer *observer, const struct rp_target *target, const json_t *report,
-                    bool last) {
+/* Whether the probes have told all that they saw up to the moment of which the report tells. */
+static bool all_is_told(const struct rp_target *target, uint64_t written_ns, bool stopped) {
+  const struct rp_attach_process *process = target->user;
+  if (target->ended_ns) return true;
+  return !stopped && process->read_ns >= written_ns + RECORD_AGE_NS;
+}
+
+static void compare(const struct rp_observer *observer, const struct rp_target *target, bool stopped) {
   struct rp_attach_process *process = target->user;
-  uint64_t written_ns = count_of(report, "written_monotonic_ns");
+  const json_t *report = process->claim;
+  uint64_t written_ns = rp__count_of(report, "written_monotonic_ns");
   const char *state = json_string_value(json_object_get(report, "state"));
   bool finished = state && strcmp(state, "finished") == 0;
-  if (written_ns < target->started_ns + REPORT_AGE_NS && !finished) return;
-  if (written_ns == process->compared_ns || (!last && now_ns() < written_ns + RECORD_AGE_NS)) return;
+  if (written_ns < target->started_ns + BEGINNING_NS && !finished) return;
+  /* The last report may be there long before its process is gone: then only its transfers are left to
+   * compare. */
+  bool whole = finished && target->ended_ns, again = written_ns == process->compared_ns;
+  if (again && (!whole || process->transfers_compared)) return;
+  if (!all_is_told(target, written_ns, stopped)) return;
   if (rp_observer_lost(observer, target) || target->out_of_memory)
     return; /* the probes' own count is short */
   process->compared_ns = written_ns;
-  compare_memory(target, report, written_ns);
-  if (finished && target->ended_ns) compare_transfers(target, report);
+  if (!again) compare_memory(target, report, written_ns);
+  if (whole) compare_transfers(target, report);
 }
 
-void rp_attach_check(const struct rp_observer *observer, bool last) {
+static void read_claims(const struct rp_observer *observer) {
   const struct rp_target *target;
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
     struct rp_attach_process *process = target->user;
-    /* what came before somebody joined is not known to the probes */
-    if (!process || !target->agent.end || target->joined_late || process->checked_after_end) continue;
-    process->checked_after_end = target->ended_ns && now_ns() > target->ended_ns + RECORD_AGE_NS;
-    json_t *report = read_report(target);
-    if (report) compare(observer, target, report, last);
-    json_decref(report);
+    /* what came before somebody joined, or before the probes, is not known to them */
+    bool whole = !target->joined_late && !target->late_library;
+    if (!process || !target->agent.end || !whole || process->checked_after_end) continue;
+    process->checked_after_end = target->ended_ns != 0;
+    process->claim = read_report(target);
+    process->read_ns = now_ns();
+  }
+}
+
+void rp_attach_check(struct rp_observer *observer, bool stopped) {
+  const struct rp_target *target;
+  read_claims(observer);
+  if (!stopped) (void)rp_observer_poll(observer, 0);
+  for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
+    struct rp_attach_process *process = target->user;
+    if (!process || !process->claim) continue;
+    compare(observer, target, stopped);
+    json_decref(process->claim);
+    process->claim = NULL;
   }
 }

@@ -96,9 +96,10 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
   if (gethostname(info->host, sizeof info->host - 1) != 0)
     snprintf(info->host, sizeof info->host, "localhost");
   info->pid = target->process.pid;
-  read_command(info->pid, info->command, sizeof info->command);
+  const pid_t speaker = rp_process_speaker(info->pid);
+  read_command(speaker, info->command, sizeof info->command);
   if (!info->command[0]) snprintf(info->command, sizeof info->command, "%s", target->process.name);
-  read_environment(info->pid, out);
+  read_environment(speaker, out);
   clock_gettime(CLOCK_REALTIME, &now);
   clock_gettime(CLOCK_MONOTONIC, &monotonic);
   info->start_monotonic_ns = target->started_ns;
@@ -110,6 +111,7 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
 
 void rp_attach_forget(struct rp_attach_process *process) {
   if (process && process->root >= 0) (void)close(process->root);
+  if (process) json_decref(process->claim);
   free(process);
 }
 

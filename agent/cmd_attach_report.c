@@ -84,12 +84,14 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
                              const struct rp_target *target, uint64_t lost) {
   const struct rp_libraries *libraries = rp_observer_libraries(observer);
   const struct rp_attach_process *process = target->user;
+  bool quiet =
+      !target->receives && !target->sends; /* one that was gone too soon can have called all the same */
   if (lost)
     warn(warnings, "%llu events found no room in the buffer: the numbers are too small (--buffer gives more)",
          (unsigned long long)lost);
   if (target->unreadable)
     warn(warnings, "what the process has mapped cannot be looked at (CAP_SYS_PTRACE)");
-  else if (!has_layer(libraries, target, RP_PROBE_NCCL))
+  else if (quiet && !has_layer(libraries, target, RP_PROBE_NCCL))
     warn_of_missing_nccl(warnings, target);
   else if (!target->sequence && now_ns() - target->started_ns > QUIET_NS)
     warn(warnings, "no call was seen in %.0f s", (double)(now_ns() - target->started_ns) / 1e9);
@@ -98,6 +100,9 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
          "the process ran before it was observed: allocations made before are not known, and which "
          "peer sends activations is told by %s",
          process && process->info.rank >= 0 ? "the order of ranks" : "the longest pause between transfers");
+  if (target->late_library && !target->joined_late)
+    warn(warnings, "%s was loaded before its probes were in place: its first calls may be missing",
+         libraries->files[target->late_library - 1].path);
   if (process && process->differences) warn(warnings, "cross-check failed: %s", process->difference);
   if (target->process.inner_pid != target->process.pid)
     warn(warnings, "inside its container the process has id %ld", (long)target->process.inner_pid);

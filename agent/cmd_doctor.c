@@ -52,7 +52,11 @@ static void check_agent(struct rp_doctor *doctor) {
 /* The folder, or the first one above it that is there. */
 static void check_reports(struct rp_doctor *doctor) {
   char dir[4096], at[4096], *slash;
-  rp_config_default_report_dir(dir, sizeof dir);
+  const char *named = getenv("RECVPOOL_REPORT_DIR");
+  if (named && named[0])
+    snprintf(dir, sizeof dir, "%s", named);
+  else
+    rp_config_default_report_dir(dir, sizeof dir);
   snprintf(at, sizeof at, "%s", dir);
   while (access(at, F_OK) != 0 && (slash = strrchr(at, '/')) && slash != at)
     *slash = '\0';

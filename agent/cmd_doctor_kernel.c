@@ -78,9 +78,16 @@ static void check_surroundings(struct rp_doctor *doctor, const struct rp_rights 
   if (rights->btf)
     rp_doctor_add(doctor, "btf", RP_DOCTOR_OK, true, "the kernel describes its types");
   else
-    rp_doctor_mend(rp_doctor_add(doctor, "btf", RP_DOCTOR_FAILURE, true,
-                                 "there is no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)"),
-                   "in a container, mount the host's /sys; else a kernel with CONFIG_DEBUG_INFO_BTF is needed");
+    rp_doctor_mend(
+        rp_doctor_add(doctor, "btf", RP_DOCTOR_FAILURE, true,
+                      "there is no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)"),
+        "in a container, mount the host's /sys; else a kernel with CONFIG_DEBUG_INFO_BTF is needed");
+  if (rights->user_namespace)
+    rp_doctor_mend(
+        rp_doctor_add(doctor, "user_namespace", RP_DOCTOR_FAILURE, true,
+                      "this is a user namespace, as rootless containers have one: its capabilities "
+                      "do not count for the kernel's programs"),
+        "run as root of the machine, or in a container that is not rootless");
   if (!rights->initial_pid_namespace)
     rp_doctor_mend(rp_doctor_add(doctor, "pid_namespace", RP_DOCTOR_FAILURE, true,
                                  "process ids here are those of a container, not of the kernel"),
@@ -119,7 +126,12 @@ void rp_doctor_kernel(struct rp_doctor *doctor) {
   struct rp_doctor_finding *kernel = rp_doctor_add(doctor, "kernel", old ? RP_DOCTOR_FAILURE : RP_DOCTOR_OK,
                                                    true, "Linux %s", rights.kernel);
   if (old) rp_doctor_mend(kernel, "5.15 or later is needed");
-  check_capabilities(doctor, &rights);
+  if (rights.no_proc)
+    rp_doctor_mend(
+        rp_doctor_add(doctor, "proc", RP_DOCTOR_FAILURE, true, "/proc tells nothing of this process"),
+        "mount -t proc proc /proc");
+  else
+    check_capabilities(doctor, &rights);
   check_surroundings(doctor, &rights);
   check_lockdown(doctor, &rights);
   check_memlock(doctor, &rights);

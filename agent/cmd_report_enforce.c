@@ -279,6 +279,24 @@ static void print_prevented(FILE *out, const json_t *report, const json_t *devic
           (unsigned long long)waits, unordered);
 }
 
+/* Neither prevented nor a violation: nobody can tell. */
+static void print_unclear(FILE *out, const json_t *report, const json_t *device, bool shadow) {
+  const json_t *unclear = json_object_get(json_object_get(device, "conflicts"), "unclear");
+  uint64_t count = rp__count_of(unclear, "count"), late = rp__count_of(unclear, "too_late");
+  const json_t *first = json_array_get(json_object_get(unclear, "kept"), 0);
+  if (!count) return;
+  begin_line(out, report, device);
+  fprintf(
+      out,
+      "%llu %s given a buffer whose data was gone; %s may have used it for something new, for which it %s "
+      "memory of its own",
+      (unsigned long long)count, count == 1 ? "launch was" : "launches were", count == 1 ? "it" : "they",
+      shadow ? "would have got" : "got");
+  if (late) fprintf(out, " (%llu times too late)", (unsigned long long)late);
+  fputs(", or read what was not there any more (unclear_access)\n", out);
+  if (first) print_violation(out, first);
+}
+
 static void print_conflicts(FILE *out, const json_t *report, const json_t *device, bool shadow) {
   const json_t *conflicts = json_object_get(device, "conflicts");
   char counts[512];
@@ -289,6 +307,7 @@ static void print_conflicts(FILE *out, const json_t *report, const json_t *devic
     fprintf(out, "%s %s\n", shadow ? "enforcing would have noticed too late" : "VIOLATIONS:", counts);
     print_violations(out, conflicts);
   }
+  print_unclear(out, report, device, shadow);
   if (!freed_twice) return;
   begin_line(out, report, device);
   fprintf(out, freed_twice == 1 ? "%llu address was freed twice\n" : "%llu addresses were freed twice\n",

@@ -9,6 +9,7 @@
 
 #include "agent/agent.h"
 #include "agent/enforce_internal.h"
+#include "agent/identity.h"
 #include "agent/log.h"
 #include "agent/ordering.h"
 
@@ -40,6 +41,11 @@ static void unwatch(void *context, uint64_t begin, uint64_t end) {
   rp_agent_unwatch(begin, end);
 }
 
+static bool same_members(void *context, uint64_t comm, uint64_t other) {
+  (void)context;
+  return rp_agent_same_members(comm, other, rp__enforce.world_size);
+}
+
 static void fill_options(struct rp_guard_options *options) {
   const struct rp_config *config = &rp__enforce.config;
   *options = (struct rp_guard_options){
@@ -69,7 +75,7 @@ const struct rp_guard_plan *rp__plan(void) {
 
 /* While acting, or for a shadow. */
 static rp_status create_guard(struct rp__device *device, struct rp_guard **out) {
-  const struct rp_guard_sink sink = {.watch = watch, .unwatch = unwatch};
+  const struct rp_guard_sink sink = {.watch = watch, .unwatch = unwatch, .same_members = same_members};
   struct rp_guard_options options;
   struct rp_backend backend;
   fill_options(&options);
@@ -94,6 +100,17 @@ static rp_status open_memory(struct rp__device *device, char *reason, size_t siz
   return RP_OK;
 }
 
+/* With a plan, memory is made to be tried out. */
+static void refuse_guard(struct rp__device *device, rp_status status) {
+  struct rp_device_memory_info info;
+  rp_device_memory_info(device->memory, &info);
+  if (status == RP_ERROR_NO_MEMORY && info.failures)
+    rp__refuse(device, "no_device_memory: the device had no memory left to try sharing it with: %s",
+               rp_device_memory_error());
+  else
+    rp__refuse(device, "guard_failed: the guard could not be made: %s", rp_status_text(status));
+}
+
 /* Acts. */
 static void open_device(struct rp__device *device) {
   char reason[200] = "";
@@ -108,7 +125,7 @@ static void open_device(struct rp__device *device) {
   if (opened != RP_OK)
     rp__refuse(device, "no_virtual_memory: %s", reason[0] ? reason : rp_status_text(opened));
   else if (status != RP_OK)
-    rp__refuse(device, "guard_failed: the guard could not be made: %s", rp_status_text(status));
+    refuse_guard(device, status);
 }
 
 struct rp__device *rp__device_get(int ordinal) {
@@ -138,6 +155,12 @@ struct rp__device *rp__device_of(uint64_t address) {
 static const struct rp_agent_listener listener = {
     .seen = rp__seen, .memory = rp__other_memory, .ungated_receive = rp__ungated_receive};
 
+static int world_size(void) {
+  struct rp_process_info process;
+  rp_identity_rank(&process);
+  return process.world_size;
+}
+
 rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard_plan *plan,
                            const char *plan_problem) {
   const char *unguarded = getenv("RECVPOOL_TEST_UNGUARDED");
@@ -145,6 +168,7 @@ rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard
   rp__enforce.plan = plan;
   rp__enforce.shadow = config->mode != RP_MODE_ENFORCE;
   rp__enforce.unguarded = unguarded && strcmp(unguarded, "1") == 0;
+  rp__enforce.world_size = world_size();
   rp__enforce.order = rp_ordering();
   if (!rp__enforce.order) return RP_ERROR_NO_MEMORY;
   if (!rp__enforce.shadow && plan_problem && plan_problem[0]) rp__refuse(NULL, "%s", plan_problem);

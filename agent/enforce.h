@@ -133,13 +133,22 @@ struct rp_enforce_transfer {
   uint64_t seq, time_ns; /**< of its event */
   bool hit;              /**< set by rp_enforce_transfer_before: a guard knows the buffer */
 };
+/** What became of a call. */
+enum rp_enforce_outcome {
+  RP_ENFORCE_CALL_FAILED = 0,
+  RP_ENFORCE_CALL_LAUNCHED,
+  RP_ENFORCE_CALL_GOES_ON, /**< a communicator that does not block: NCCL launches it by itself */
+};
 /** Before the call. False: it must not be made. */
 bool rp_enforce_transfer_before(struct rp_enforce_transfer *transfer);
 /** After it; remembered until the end of the group where one is open. */
-void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, bool succeeded);
+void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, enum rp_enforce_outcome outcome);
 /** Outermost begin and end of a group of this thread. */
 void rp_enforce_group_begin(void);
-void rp_enforce_group_end(bool succeeded);
+void rp_enforce_group_end(enum rp_enforce_outcome outcome);
+/** NCCL has said of a communicator that all is launched that went on (else: that it failed, or is no more).
+ * Cheap where nothing goes on. */
+void rp_enforce_comm_settled(uint64_t comm, bool launched);
 /** A communicator is about to be aborted. */
 void rp_enforce_interrupt(void);
 

@@ -111,12 +111,12 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
  * thread's own, in an open group, are still to be made, and find the new memory. */
 static rp_status wait_for_calls(struct rp__device *device) {
   uint64_t until_ns = rp_now_ns() + BOUNDARY_WAIT_NS;
-  while (rp__others_in_flight() && rp_now_ns() < until_ns) {
+  while (rp__others_in_flight() && !rp__transfers_go_on() && rp_now_ns() < until_ns) {
     rp__gate_leave();
     rp__pause(CALLS_PAUSE_NS);
     if (!rp__gate_enter()) return RP_ERROR_STATE;
   }
-  if (rp__others_in_flight()) {
+  if (rp__others_in_flight() || rp__transfers_go_on()) {
     rp_verbose("step boundary postponed: calls are being made");
     rp_guard_boundary_postpone(device->guard);
   }
@@ -153,7 +153,7 @@ static rp_status settle(struct rp__device *device, struct rp__idle *idle,
                         const struct rp_guard_action *action, uint64_t deadline_ns) {
   struct rp_order_gap gaps[RP_GUARD_ACTION_WAITS];
   if (rp__enforce.shadow) return RP_OK;
-  if (action->boundary && rp__others_in_flight()) return wait_for_calls(device);
+  if (action->boundary && (rp__others_in_flight() || rp__transfers_go_on())) return wait_for_calls(device);
   if (!rp__idle_known(idle, action->idle, action->idle_count))
     return open_until_idle(device, idle, action, action->idle, action->idle_count, deadline_ns);
   size_t count = host_waits(idle, action, gaps);

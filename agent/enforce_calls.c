@@ -59,6 +59,8 @@ static struct rp_guard_access access_of(const struct rp_work *work, const struct
                                   .bytes = use->bytes,
                                   .mode = use->mode,
                                   .kind = use->kind,
+                                  .place = use->place,
+                                  .asked = rp_thread.asked,
                                   .function = work->function,
                                   .site = work->site,
                                   .seq = work->seq,
@@ -81,11 +83,14 @@ bool rp_enforce_work_before(struct rp_work *work) {
 
 /* Inside the gate. */
 static void tell_launched(const struct rp_work *work) {
-  rp_order_token token = rp_ordering_access(&work->site);
+  struct rp_order_site site = work->site;
+  if (!site.context) site.context = rp_driver_current_context(); /* a thread's first call makes one current */
+  rp_order_token token = rp_ordering_access(&site);
   struct rp_use use;
   rp__note_activity();
   for (size_t position = 0; rp_work_next(work, &position, &use);) {
-    const struct rp_guard_access access = access_of(work, &use);
+    struct rp_guard_access access = access_of(work, &use);
+    access.site = site;
     for (int d = 0; d < RP_ENFORCE_DEVICES; d++)
       if (rp__enforce.devices[d].guard)
         rp_guard_access_launched(rp__enforce.devices[d].guard, &access, token);

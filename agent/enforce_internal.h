@@ -34,6 +34,7 @@ struct rp__enforce {
   const struct rp_guard_plan *plan;
   struct rp_order *order;
   bool shadow, unguarded;
+  int world_size;    /**< of the job; -1 = not known */
   char refused[256]; /**< the whole process; set at the start */
   struct rp__device devices[RP_ENFORCE_DEVICES];
 };
@@ -124,6 +125,9 @@ void rp__flight_begin(void);
 void rp__flight_end(void);
 /** Under the lock: another thread is between the two. */
 bool rp__others_in_flight(void);
+
+/** Under the lock: transfers go on of which it is not known whether NCCL has launched them. */
+bool rp__transfers_go_on(void);
 
 /** What is not known to be idle yet. */
 struct rp__idle {

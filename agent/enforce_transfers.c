@@ -1,5 +1,6 @@
 /* Receives and sends: asked about before the call, told of when NCCL has launched them, which for those of a
- * group is when its outermost end has succeeded. Owns the lists of the open groups. */
+ * group is when its outermost end has succeeded. A communicator that does not block may launch later, and
+ * says when it has. Owns the lists of the open groups, and of what goes on. */
 #include "agent/enforce.h"
 
 #include <stdatomic.h>
@@ -20,6 +21,18 @@ struct rp_enforce_group {
 };
 
 static _Atomic uint64_t groups_made;
+
+/* What goes on: changed under the core lock, `count` read without. */
+static struct {
+  struct rp_enforce_transfer *at;
+  uint64_t *groups; /* each one's group, or 0 */
+  size_t capacity;
+  _Atomic size_t count;
+} going_on;
+
+bool rp__transfers_go_on(void) {
+  return atomic_load_explicit(&going_on.count, memory_order_relaxed) > 0;
+}
 
 /* ---- asking ---- */
 
@@ -114,6 +127,45 @@ static void tell_launched(const struct rp_enforce_transfer *transfer, uint64_t g
     if (rp__enforce.devices[i].guard) rp_guard_access_launched(rp__enforce.devices[i].guard, &access, token);
 }
 
+/* Inside the gate. Without memory for it the buffer stays in use, which is safe. */
+static void note_going_on(const struct rp_enforce_transfer *transfer, uint64_t group) {
+  size_t count = atomic_load_explicit(&going_on.count, memory_order_relaxed);
+  if (count == going_on.capacity) {
+    size_t capacity = count ? 2 * count : TRANSFERS_PER_BLOCK;
+    struct rp_enforce_transfer *at = realloc(going_on.at, capacity * sizeof *at);
+    if (at) going_on.at = at;
+    uint64_t *groups = at ? realloc(going_on.groups, capacity * sizeof *groups) : NULL;
+    if (!groups) return;
+    going_on.groups = groups;
+    going_on.capacity = capacity;
+  }
+  going_on.at[count] = *transfer;
+  going_on.groups[count] = group;
+  atomic_store_explicit(&going_on.count, count + 1, memory_order_relaxed);
+}
+
+/* Inside the gate. */
+static void tell(const struct rp_enforce_transfer *transfer, uint64_t group,
+                 enum rp_enforce_outcome outcome) {
+  if (outcome == RP_ENFORCE_CALL_LAUNCHED) tell_launched(transfer, group);
+  if (outcome == RP_ENFORCE_CALL_GOES_ON) note_going_on(transfer, group);
+}
+
+void rp_enforce_comm_settled(uint64_t comm, bool launched) {
+  if (!rp__transfers_go_on() || !rp__gate_enter()) return;
+  size_t kept = 0, count = atomic_load_explicit(&going_on.count, memory_order_relaxed);
+  for (size_t i = 0; i < count; i++) {
+    if (going_on.at[i].comm != comm) {
+      going_on.at[kept] = going_on.at[i];
+      going_on.groups[kept++] = going_on.groups[i];
+    } else if (launched) {
+      tell_launched(&going_on.at[i], going_on.groups[i]);
+    }
+  }
+  atomic_store_explicit(&going_on.count, kept, memory_order_relaxed);
+  rp__gate_leave();
+}
+
 /* False: no memory. The buffer's order stays unknown then, which is safe. */
 static bool remember(const struct rp_enforce_transfer *transfer) {
   struct rp_enforce_group *block = rp_thread.transfers;
@@ -128,12 +180,12 @@ static bool remember(const struct rp_enforce_transfer *transfer) {
   return true;
 }
 
-void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, bool succeeded) {
+void rp_enforce_transfer_after(const struct rp_enforce_transfer *transfer, enum rp_enforce_outcome outcome) {
   if (!transfer->hit) return;
-  if (succeeded && rp_thread.group && remember(transfer)) return;
+  if (outcome != RP_ENFORCE_CALL_FAILED && rp_thread.group && remember(transfer)) return;
   if (!rp__gate_enter()) return;
   rp__flight_end();
-  if (succeeded && !rp_thread.group) tell_launched(transfer, 0);
+  if (!rp_thread.group) tell(transfer, 0, outcome);
   rp__gate_leave();
 }
 
@@ -155,7 +207,7 @@ static struct rp_enforce_group *reversed(struct rp_enforce_group *last) {
   return first;
 }
 
-void rp_enforce_group_end(bool succeeded) {
+void rp_enforce_group_end(enum rp_enforce_outcome outcome) {
   struct rp_enforce_group *block = reversed(rp_thread.transfers);
   uint64_t group = rp_thread.group;
   rp_thread.transfers = NULL;
@@ -166,7 +218,7 @@ void rp_enforce_group_end(bool succeeded) {
     struct rp_enforce_group *next = block->before;
     for (size_t i = 0; inside && i < block->count; i++) {
       rp__flight_end();
-      if (succeeded) tell_launched(&block->transfers[i], group);
+      tell(&block->transfers[i], group, outcome);
     }
     free(block);
     block = next;

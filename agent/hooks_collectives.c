@@ -44,9 +44,11 @@ static bool begin(struct collective *call, const void *from, uint64_t read, void
   return allowed;
 }
 
-static void end(struct collective *call, bool succeeded) {
+static void end(struct collective *call, int result) {
   for (size_t i = 0; i < call->count; i++)
-    rp_enforce_transfer_after(&call->uses[i], succeeded);
+    rp_enforce_transfer_after(&call->uses[i], result == RP_ABI_SUCCESS            ? RP_ENFORCE_CALL_LAUNCHED
+                                              : result == RP_ABI_NCCL_IN_PROGRESS ? RP_ENFORCE_CALL_GOES_ON
+                                                                                  : RP_ENFORCE_CALL_FAILED);
   rp_call_end(RP_CALL_NCCL);
 }
 
@@ -55,7 +57,7 @@ static void end(struct collective *call, bool succeeded) {
     struct collective call;                                                                                  \
     bool allowed = begin(&call, (from), (read), (to), (written), type, comm, stream);                        \
     int result = allowed ? real_##name arguments : RP_ABI_NCCL_SYSTEM_ERROR;                                 \
-    end(&call, allowed &&result == RP_ABI_SUCCESS);                                                          \
+    end(&call, result);                                                                                      \
     return result;                                                                                           \
   }
 #define BOTH(make, name) make(nccl##name) make(pnccl##name)

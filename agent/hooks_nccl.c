@@ -21,6 +21,12 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
 }
 #define HASH_START 0xcbf29ce484222325u
 
+static enum rp_enforce_outcome outcome_of(int result) {
+  return result == RP_ABI_SUCCESS            ? RP_ENFORCE_CALL_LAUNCHED
+         : result == RP_ABI_NCCL_IN_PROGRESS ? RP_ENFORCE_CALL_GOES_ON
+                                             : RP_ENFORCE_CALL_FAILED;
+}
+
 /* Whether buffers share memory, whatever else is off. */
 static bool asks(void) {
   return rp_enforce_on() && rp_call_is_programs(RP_CALL_NCCL);
@@ -55,7 +61,7 @@ static bool begin_transfer(struct rp_enforce_transfer *transfer, bool tells, con
     bool tells = rp_call_begin(RP_CALL_NCCL), refused = false;                                               \
     if (tells || asks()) refused = !begin_transfer(&transfer, tells, stream);                                \
     int result = refused ? RP_ABI_NCCL_SYSTEM_ERROR : real_##name(buffer, count, type, peer, comm, stream);  \
-    if (!refused) rp_enforce_transfer_after(&transfer, result == RP_ABI_SUCCESS);                            \
+    if (!refused) rp_enforce_transfer_after(&transfer, outcome_of(result));                                  \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \
   }
@@ -95,7 +101,7 @@ static bool end_group(bool tells) {
     else                                                                                                     \
       outermost = end_group(tells);                                                                          \
     int result = real_##name();                                                                              \
-    if (outermost) rp_enforce_group_end(result == RP_ABI_SUCCESS);                                           \
+    if (outermost) rp_enforce_group_end(outcome_of(result));                                                 \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \
   }
@@ -111,7 +117,7 @@ GROUP(pncclGroupEnd, 0)
     bool tells = rp_call_begin(RP_CALL_NCCL);                                                                \
     bool outermost = rp_call_is_programs(RP_CALL_NCCL) && end_group(tells);                                  \
     int result = real_##name(info);                                                                          \
-    if (outermost) rp_enforce_group_end(!info && result == RP_ABI_SUCCESS);                                  \
+    if (outermost) rp_enforce_group_end(info ? RP_ENFORCE_CALL_FAILED : outcome_of(result));                 \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \
   }
@@ -250,6 +256,7 @@ SPLIT(pncclCommSplit)
     }                                                                                                        \
     if ((aborted) && comm && (tells || asks())) rp_enforce_interrupt();                                      \
     int result = real_##name(comm);                                                                          \
+    if (rp_call_is_programs(RP_CALL_NCCL)) rp_enforce_comm_settled(HANDLE(comm), !(aborted));                \
     rp_call_end(RP_CALL_NCCL);                                                                               \
     return result;                                                                                           \
   }
@@ -257,6 +264,20 @@ COMM_END(ncclCommDestroy, false)
 COMM_END(pncclCommDestroy, false)
 COMM_END(ncclCommAbort, true)
 COMM_END(pncclCommAbort, true)
+
+/* How a communicator that does not block says that it has launched what it was given. */
+#define ASYNC_ERROR(name)                                                                                    \
+  RP_HOOK(int, name, (void *comm, int *state)) {                                                             \
+    (void)rp_call_begin(RP_CALL_NCCL);                                                                       \
+    int result = real_##name(comm, state);                                                                   \
+    bool settled = result == RP_ABI_SUCCESS && state && *state != RP_ABI_NCCL_IN_PROGRESS;                   \
+    if (settled && rp_call_is_programs(RP_CALL_NCCL))                                                        \
+      rp_enforce_comm_settled(HANDLE(comm), *state == RP_ABI_SUCCESS);                                       \
+    rp_call_end(RP_CALL_NCCL);                                                                               \
+    return result;                                                                                           \
+  }
+ASYNC_ERROR(ncclCommGetAsyncError)
+ASYNC_ERROR(pncclCommGetAsyncError)
 
 /* ---- registrations: NCCL may keep what lies behind an address ---- */
 
@@ -318,6 +339,8 @@ const struct rp_hook rp_hooks_nccl[] = {
     RP_HOOK_ENTRY(pncclCommDestroy),
     RP_HOOK_ENTRY(ncclCommAbort),
     RP_HOOK_ENTRY(pncclCommAbort),
+    RP_HOOK_ENTRY(ncclCommGetAsyncError),
+    RP_HOOK_ENTRY(pncclCommGetAsyncError),
     RP_HOOK_ENTRY(ncclCommFinalize),
     RP_HOOK_ENTRY(pncclCommFinalize),
     RP_HOOK_ENTRY(ncclCommRegister),

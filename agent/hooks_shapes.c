@@ -312,6 +312,7 @@ static bool several_begin(struct several *call, uint64_t stream, bool words) {
 
 /* The ranges are known: the call is about to be made. */
 static void several_order(struct several *call) {
+  if (call->asks) rp_thread.asked = !call->refused;
   call->ordered = (call->words && call->hits) || ((call->on || call->asks) && !rp_cupti_active());
   if (!call->ordered) return;
   if (call->hits) rp_ordering_want();
@@ -345,6 +346,7 @@ static void several_take(struct several *call, const struct rp_cuda_op *op) {
 static void several_end(struct several *call, int result) {
   const struct rp_work hit = {.hit = true, .site = rp_agent_site(call->order.stream)};
   bool succeeded = !call->refused && result == RP_ABI_SUCCESS;
+  if (call->asks) rp_thread.asked = 0;
   for (size_t i = 0; call->asks && i < call->hits; i++)
     rp_enforce_work_after(i < TOLD_MOST ? &call->works[i] : &hit, call->words && succeeded && i < TOLD_MOST);
   if (call->ordered) rp_ordering_work_end(&call->order, call->begun, succeeded);

@@ -1,9 +1,11 @@
 /* The recvpool command: picks the subcommand. */
+#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/command.h"
 #include "agent/config.h"
@@ -61,7 +63,16 @@ void rp_cmd_error(const char *subcommand, const char *format, ...) {
   fprintf(stderr, "recvpool %s: %s\n", subcommand, text);
 }
 
+/* Where a standard stream is closed, the next file to be opened would take its place, and what is said would
+ * be written into that. What stands there instead can be neither read nor written, and is closed for whatever
+ * is started from here. */
+static void keep_standard_places(void) {
+  for (int place = STDIN_FILENO; place <= STDERR_FILENO; place++)
+    if (fcntl(place, F_GETFD) < 0) (void)open("/dev/null", O_PATH | O_CLOEXEC);
+}
+
 int main(int argc, char **argv) {
+  keep_standard_places();
   const char *name = argc > 1 ? argv[1] : "";
   for (size_t i = 0; i < SUBCOMMAND_COUNT; i++)
     if (strcmp(name, subcommands[i].name) == 0) return subcommands[i].run(argc - 1, argv + 1);

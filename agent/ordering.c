@@ -104,8 +104,12 @@ static bool lock_or_lose(void) {
 
 /* ---- where ---- */
 
+static bool is_default(uint64_t stream) {
+  return stream == RP_STREAM_LEGACY || stream == RP_STREAM_PER_THREAD;
+}
+
 static struct rp_order_site site_at(uint64_t context, uint64_t stream, uint32_t event_flags) {
-  const bool default_stream = stream == RP_STREAM_LEGACY || stream == RP_STREAM_PER_THREAD;
+  const bool default_stream = is_default(stream);
   if (default_stream && !context) context = rp_driver_current_context();
   return (struct rp_order_site){.context = default_stream ? context : 0,
                                 .stream = stream,
@@ -215,7 +219,9 @@ void rp_ordering_work_end(const struct rp_cuda_work *work, uint64_t begun, bool 
 rp_order_token rp_ordering_access(const struct rp_order_site *site) {
   const rp_order_call call = rp_thread.order_work;
   const struct rp_order_site *begun = call ? rp_order_call_site(order, call) : NULL;
-  if (!begun || begun->stream != site->stream) return rp_order_access_past(order, site);
+  /* A thread's first call of the runtime makes a context current: it began in none, and ends in one. */
+  const bool same_context = !begun || begun->context || !is_default(site->stream) || !site->context;
+  if (!begun || begun->stream != site->stream || !same_context) return rp_order_access_past(order, site);
   rp_thread.order_work = 0;
   if (rp_thread.order_copy == RP_ORDER_COPY_UNKNOWN) return rp_order_end_access(order, call);
   const enum rp_order_copy copy = (enum rp_order_copy)rp_thread.order_copy;

@@ -113,7 +113,7 @@ struct rp_report {
   const struct rp_enforce_report *enforce; /**< NULL: not known */
   struct rp_switched_off switched_off;
   struct rp_agent_cost cost;
-  uint64_t written_monotonic_ns;
+  uint64_t written_monotonic_ns; /**< what it tells was read after that */
   double written_unix_seconds;
   const char *const *warnings; /**< everything worth telling a reader, each one line */
   size_t warning_count;

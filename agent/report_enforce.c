@@ -160,6 +160,20 @@ static json_t *conflict_json(const struct rp_report *report, const struct rp_poo
   return emit.object;
 }
 
+/* Uses that cannot be told to be conflicts. */
+static json_t *unclear_json(const struct rp_report *report, const struct rp_guard_report *guard,
+                            bool *failed) {
+  struct rp__emit emit = rp__emit_begin(failed);
+  json_t *kept = json_array();
+  for (size_t i = 0; i < guard->conflict_count; i++)
+    if (guard->conflicts[i].kind == RP_POOL_UNCLEAR_ACCESS)
+      rp__append(kept, conflict_json(report, &guard->conflicts[i], failed), failed);
+  rp__put_u64(&emit, "count", guard->pool.unclear);
+  rp__put_u64(&emit, "too_late", guard->pool.unclear_late);
+  rp__put(&emit, "kept", kept);
+  return emit.object;
+}
+
 static uint64_t sum_conflicts(const uint64_t *counts) {
   uint64_t sum = 0;
   for (int kind = RP_POOL_NO_CONFLICT + 1; kind < RP_POOL_CONFLICT_COUNT; kind++)
@@ -172,13 +186,18 @@ static json_t *conflicts_json(const struct rp_report *report, const struct rp_gu
   struct rp__emit emit = rp__emit_begin(failed);
   uint64_t all = sum_conflicts(guard->pool.prevented) + sum_conflicts(guard->pool.violated);
   json_t *kept = json_array();
-  for (size_t i = 0; i < guard->conflict_count; i++)
+  size_t proven = 0;
+  for (size_t i = 0; i < guard->conflict_count; i++) {
+    if (guard->conflicts[i].kind == RP_POOL_UNCLEAR_ACCESS) continue;
     rp__append(kept, conflict_json(report, &guard->conflicts[i], failed), failed);
+    proven++;
+  }
   rp__put(&emit, "prevented", counts_json(guard->pool.prevented, failed));
   rp__put(&emit, "violated", counts_json(guard->pool.violated, failed));
   rp__put_u64(&emit, "double_frees", guard->double_frees);
   rp__put(&emit, "kept", kept);
-  rp__put_u64(&emit, "kept_dropped", all > guard->conflict_count ? all - guard->conflict_count : 0);
+  rp__put_u64(&emit, "kept_dropped", all > proven ? all - proven : 0);
+  rp__put(&emit, "unclear", unclear_json(report, guard, failed));
   return emit.object;
 }
 

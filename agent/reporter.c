@@ -94,6 +94,8 @@ static void collect_enforced(void) {
 static rp_status fill_report(const char *state) {
   size_t comm_count = 0;
   memset(&report, 0, sizeof report);
+  report.written_monotonic_ns = rp_now_ns(); /* nothing in it is older */
+  report.written_unix_seconds = wall_clock();
   rp_status status = rp_agent_collect(&report.snapshot, &report.cost, comms, COMMS_REPORTED, &comm_count);
   if (status != RP_OK) return status;
   report.mode = rp_mode_name(config.mode);
@@ -107,8 +109,6 @@ static rp_status fill_report(const char *state) {
   report.comms = comms;
   report.comm_count = comm_count;
   report.config = &config;
-  report.written_monotonic_ns = rp_now_ns();
-  report.written_unix_seconds = wall_clock();
   report.warnings = warnings;
   report.warning_count = rp_log_warnings(warnings, RP_LOG_WARNINGS);
   report.function_name = rp_agent_function_name;

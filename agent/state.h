@@ -70,6 +70,7 @@ struct rp_thread {
   uint8_t busy;         /**< inside a callback of ours, or inside a CUDA call that the agent makes */
   uint8_t locked;       /**< inside rp_lock */
   uint8_t handled;      /**< an interposed call has dealt with the operation that it is about to make */
+  uint8_t asked;        /**< one has asked the guards about all operations that it is about to make */
   uint8_t depth[RP_CALL_KINDS]; /**< interposed calls of each kind in the call stack */
 };
 

@@ -17,7 +17,8 @@
 struct rp_use {
   uint64_t address, bytes;
   enum rp_pool_access_mode mode;
-  uint32_t kind; /**< enum rp_event_kind */
+  uint32_t kind;  /**< enum rp_event_kind */
+  uint32_t place; /**< of a launch: as in struct rp_guard_access */
 };
 
 /** The call. Lives on the stack of who makes it. */

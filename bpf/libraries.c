@@ -4,13 +4,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bpf/functions.h"
 
-#define BUCKETS 4096u /* power of two */
-#define TRIES 3u      /* a file that could not be opened or probed gets further chances */
+#define BUCKETS 4096u           /* power of two */
+#define TRIES 3u                /* a file that could not be opened or probed gets further chances */
+#define SAME_FOR_NS 1000000000u /* so long a number is taken for the same file */
 
 /* Kernels that made a probed return a system call that seccomp filters did not know. */
 static bool kills_filtered(const struct rp_rights *rights) {
@@ -21,6 +24,7 @@ rp_status rp_libraries_init(struct rp_libraries *set, const struct rp_link_reque
                             const struct rp_rights *rights) {
   *set = (struct rp_libraries){.request = *request, .rights = rights};
   set->avoid_returns_under_seccomp = kills_filtered(rights);
+  set->watches = inotify_init1(IN_NONBLOCK | IN_CLOEXEC) + 1;
   set->buckets = calloc(BUCKETS, sizeof *set->buckets);
   return set->buckets ? RP_OK : RP_ERROR_NO_MEMORY;
 }
@@ -36,6 +40,7 @@ void rp_libraries_fini(struct rp_libraries *set) {
     forget(&set->files[i]);
   free(set->files);
   free(set->buckets);
+  if (set->watches) (void)close(set->watches - 1);
   *set = (struct rp_libraries){0};
 }
 
@@ -64,8 +69,8 @@ static struct rp_library *add(struct rp_libraries *set, const struct rp_mapping 
   if (!path) return NULL;
   uint32_t *bucket = bucket_of(set, mapping->device, mapping->inode);
   struct rp_library *library = &set->files[set->count];
-  *library =
-      (struct rp_library){.device = mapping->device, .inode = mapping->inode, .path = path, .next = *bucket};
+  *library = (struct rp_library){
+      .device = mapping->device, .inode = mapping->inode, .path = path, .watch = -1, .next = *bucket};
   *bucket = (uint32_t)++set->count;
   return library;
 }
@@ -89,6 +94,60 @@ static void note_refusals(struct rp_library *library) {
   if (sites->count == 0) library->state = RP_LIBRARY_REFUSED;
 }
 
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- files that change ---- */
+
+static void watch(const struct rp_libraries *set, struct rp_library *library, int file) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  library->watch = set->watches ? inotify_add_watch(set->watches - 1, path, IN_MODIFY) : -1;
+}
+
+static void unwatch(const struct rp_libraries *set, struct rp_library *library) {
+  if (library->watch >= 0) (void)inotify_rm_watch(set->watches - 1, library->watch);
+  library->watch = -1;
+}
+
+static void written_to(struct rp_libraries *set, int descriptor) {
+  for (size_t i = 0; i < set->count; i++) {
+    struct rp_library *library = &set->files[i];
+    if (library->state != RP_LIBRARY_PROBED || library->watch != descriptor) continue;
+    rp_links_detach(&library->links);
+    unwatch(set, library);
+    set->probed--;
+    refuse(library, "was written to while it was observed");
+    library->tries = 0;
+  }
+}
+
+void rp_libraries_take_changes(struct rp_libraries *set) {
+  _Alignas(struct inotify_event) char events[4096];
+  ssize_t got;
+  while (set->watches && (got = read(set->watches - 1, events, sizeof events)) > 0)
+    for (ssize_t at = 0; at < got;) {
+      const struct inotify_event *event = (const struct inotify_event *)(const void *)(events + at);
+      if (event->mask & IN_MODIFY) written_to(set, event->wd);
+      at += (ssize_t)(sizeof *event + event->len);
+    }
+}
+
+/* A file that is deleted leaves its number to the next one; one with probes is held by them. */
+static bool is_another(struct rp_library *library, const struct rp_mapping *mapping, pid_t pid) {
+  struct stat info;
+  uint64_t now = now_ns();
+  if (library->state == RP_LIBRARY_PROBED || now - library->looked_ns < SAME_FOR_NS) return false;
+  library->looked_ns = now;
+  return rp_mapping_stat(pid, mapping, &info) &&
+         (info.st_ctim.tv_sec != library->changed.tv_sec || info.st_ctim.tv_nsec != library->changed.tv_nsec);
+}
+
+/* ---- looking at one ---- */
+
 static void attach(struct rp_libraries *set, struct rp_library *library, int file,
                    const struct rp_process *process) {
   char reason[192];
@@ -100,9 +159,11 @@ static void attach(struct rp_libraries *set, struct rp_library *library, int fil
     refuse(library, "too many libraries are probed already");
     return;
   }
+  watch(set, library, file);
   int result = rp_links_attach(&request, &library->sites, &library->links);
   if (result == 0) {
     library->state = RP_LIBRARY_PROBED;
+    library->probed_ns = now_ns();
     set->probed++;
     if (!request.returns)
       snprintf(library->reason, sizeof library->reason,
@@ -110,6 +171,7 @@ static void attach(struct rp_libraries *set, struct rp_library *library, int fil
                set->rights->kernel);
     return;
   }
+  unwatch(set, library);
   rp_rights_explain_attach(set->rights, -result, request.kind == RP_LINK_PERF, reason, sizeof reason);
   refuse(library, reason);
   set->attach_failures++;
@@ -120,8 +182,11 @@ static void examine(struct rp_libraries *set, struct rp_library *library, const 
   char reason[192];
   struct stat info;
   library->tries++;
+  library->looked_ns = now_ns();
+  library->changed = rp_mapping_stat(process->pid, mapping, &info) ? info.st_ctim : (struct timespec){0};
   library->reason[0] = '\0';
   library->state = RP_LIBRARY_PLAIN;
+  library->layers = 0;
   rp_sites_fini(&library->sites);
   int file = rp_mapping_open(process->pid, mapping, reason, sizeof reason);
   if (file < 0) {
@@ -148,12 +213,22 @@ static void note_range(struct rp_scan_range *range, const struct rp_mapping *map
   range->end = mapping->end;
 }
 
+static void begin_anew(struct rp_library *library, const char *path) {
+  char *copy = strdup(path);
+  library->tries = 0;
+  if (!copy) return; /* it goes on under the other's name */
+  free(library->path);
+  library->path = copy;
+}
+
 rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *process,
                             void (*taken)(void *context, size_t index), void *context,
                             struct rp_scan_range *range) {
   struct rp_mappings mappings;
+  struct rp_process speaker = *process;
   size_t closed = 0;
-  rp_status status = rp_mappings_read(process->pid, &mappings);
+  speaker.pid = rp_process_speaker(process->pid);
+  rp_status status = rp_mappings_read(speaker.pid, &mappings);
   if (status != RP_OK) return status;
   for (size_t i = 0; i < mappings.count && status == RP_OK; i++) {
     struct rp_library *library = find(set, &mappings.files[i]);
@@ -162,8 +237,10 @@ rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *p
       status = RP_ERROR_NO_MEMORY;
       break;
     }
+    if (library->tries && is_another(library, &mappings.files[i], speaker.pid))
+      begin_anew(library, mappings.files[i].path);
     if (library->tries == 0 || (library->state == RP_LIBRARY_REFUSED && library->tries < TRIES))
-      examine(set, library, &mappings.files[i], process);
+      examine(set, library, &mappings.files[i], &speaker);
     if (range) note_range(range, &mappings.files[i]);
     closed += library->state == RP_LIBRARY_REFUSED && library->sites.refused_count == 0;
     if (taken && library->state != RP_LIBRARY_PLAIN) taken(context, (size_t)(library - set->files));

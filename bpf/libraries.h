@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "bpf/links.h"
 #include "bpf/mappings.h"
@@ -35,14 +36,19 @@ struct rp_library {
   char reason[256]; /**< why it was refused, or what is left out; "" if nothing is */
   struct rp_sites sites;
   struct rp_links links;
-  unsigned layers; /**< bits of enum rp_probe_layer that it belongs to */
-  unsigned tries;  /**< how often it was looked at */
-  uint32_t next;   /**< in its bucket, plus one */
+  uint64_t probed_ns;      /**< CLOCK_MONOTONIC: since then its probes are in place */
+  unsigned layers;         /**< bits of enum rp_probe_layer that it belongs to */
+  unsigned tries;          /**< how often it was looked at */
+  int watch;               /**< tells when the file is written to; -1: nothing does */
+  uint64_t looked_ns;      /**< when it was last made sure that this is still the file; CLOCK_MONOTONIC */
+  struct timespec changed; /**< of the file, as it was then */
+  uint32_t next;           /**< in its bucket, plus one */
 };
 
 struct rp_libraries {
   struct rp_library *files;
   size_t count, capacity, probed;
+  int watches; /**< inotify descriptor plus one; 0: there is none */
   uint32_t *buckets;
   struct rp_link_request request; /**< kind, programs and launches are used */
   const struct rp_rights *rights;
@@ -67,6 +73,9 @@ struct rp_scan_range {
 rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *process,
                             void (*taken)(void *context, size_t index), void *context,
                             struct rp_scan_range *range);
+/** Takes the probes out of files that were written to: what is at their places now is other code, in every
+ * process that maps it from now on. The next scan looks at them anew. */
+void rp_libraries_take_changes(struct rp_libraries *set);
 /** Two numbers turned out to be one file: detaches `second`, if the files agree. */
 void rp_libraries_join(struct rp_libraries *set, size_t first, size_t second);
 

@@ -126,6 +126,15 @@ static int open_by_path(pid_t pid, const struct rp_mapping *mapping, bool *repla
   return -1;
 }
 
+bool rp_mapping_stat(pid_t pid, const struct rp_mapping *mapping, struct stat *out) {
+  char path[PATH_MAX + 64];
+  snprintf(path, sizeof path, "/proc/%ld/map_files/%" PRIx64 "-%" PRIx64, (long)pid, mapping->begin,
+           mapping->end);
+  if (stat(path, out) == 0) return true;
+  snprintf(path, sizeof path, "/proc/%ld/root%s", (long)pid, mapping->path);
+  return !mapping->deleted && stat(path, out) == 0 && out->st_ino == mapping->inode;
+}
+
 int rp_mapping_open(pid_t pid, const struct rp_mapping *mapping, char *reason, size_t reason_size) {
   char path[PATH_MAX + 64];
   snprintf(path, sizeof path, "/proc/%ld/map_files/%" PRIx64 "-%" PRIx64, (long)pid, mapping->begin,

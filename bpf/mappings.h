@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "recvpool/status.h"
@@ -33,6 +34,9 @@ rp_status rp_mappings_read(pid_t pid, struct rp_mappings *out);
 rp_status rp_mappings_parse(FILE *text, struct rp_mappings *out);
 /** Frees what it owns and empties it. */
 void rp_mappings_fini(struct rp_mappings *mappings);
+
+/** Tells about the file itself (see rp_mapping_open); false where it cannot be reached. */
+bool rp_mapping_stat(pid_t pid, const struct rp_mapping *mapping, struct stat *out);
 
 /** Opens the file itself, also where it was deleted or lies in another mount namespace: through map_files, or
  * else by its path below the process's root if that still is the same file. A file descriptor, or -1 with

@@ -115,6 +115,7 @@ static int wait_ms(uint64_t now_ns, uint64_t until_ns, int timeout_ms) {
 bool rp_observer_poll(struct rp_observer *observer, int timeout_ms) {
   uint64_t now_ns = rp__observer_now_ns(), end_ns = now_ns + (uint64_t)timeout_ms * 1000000u;
   do {
+    rp_libraries_take_changes(&observer->libraries);
     uint64_t next_scan_ns = rp__observer_scan(observer, now_ns);
     (void)ring_buffer__poll(observer->ring, wait_ms(now_ns, next_scan_ns, timeout_ms));
     (void)ring_buffer__consume(observer->ring);

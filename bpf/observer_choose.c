@@ -132,9 +132,20 @@ static void mark(const struct rp_observer_options *options, const char *below, c
 static rp_status check_named(const struct rp_observer_options *options, char *message, size_t message_size) {
   for (size_t p = 0; p < options->pid_count; p++) {
     struct rp_process process;
-    if (rp_process_read(options->pids[p], &process) != RP_OK || process.zombie) {
+    rp_status status = rp_process_read(options->pids[p], &process);
+    if (status == RP_ERROR_IO) return status;
+    if (status != RP_OK || process.zombie) {
       snprintf(message, message_size, "there is no process %ld", (long)options->pids[p]);
       return RP_ERROR_NOT_FOUND;
+    }
+    if (process.leader != process.pid) {
+      snprintf(message, message_size, "%ld is a thread of process %ld: name the process", (long)process.pid,
+               (long)process.leader);
+      return RP_ERROR_INVALID;
+    }
+    if (process.pid == getpid()) {
+      snprintf(message, message_size, "process %ld is recvpool attach itself", (long)process.pid);
+      return RP_ERROR_INVALID;
     }
     if (process.kernel_thread) {
       snprintf(message, message_size,
@@ -165,10 +176,15 @@ static rp_status choose_once(struct rp_observer *observer, size_t *added) {
 /* A parent that was not listed yet can fork while the list is made: repeated until nothing comes. */
 rp_status rp__observer_choose(struct rp_observer *observer, bool first, char *message, size_t message_size) {
   rp_status status = first ? check_named(&observer->options, message, message_size) : RP_OK;
-  if (status != RP_OK) return status;
+  if (status != RP_OK && message[0]) return status;
   size_t added = 1;
   for (int round = 0; added && round < 16 && status == RP_OK; round++)
     status = choose_once(observer, &added);
-  if (status != RP_OK) snprintf(message, message_size, "%s", rp_status_text(status));
+  if (status == RP_ERROR_IO && errno == EMFILE)
+    rp_rights_explain_load(&observer->rights, errno, message, message_size);
+  else if (status == RP_ERROR_IO)
+    snprintf(message, message_size, "the processes in /proc cannot be listed: %s", strerror(errno));
+  else if (status != RP_OK)
+    snprintf(message, message_size, "%s", rp_status_text(status));
   return status;
 }

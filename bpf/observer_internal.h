@@ -22,7 +22,9 @@ struct rp_observed {
   struct rp_target *target;
   uint64_t scan_ns;     /**< CLOCK_MONOTONIC of the next look */
   unsigned scans;       /**< looks since it started or loaded something: the pauses grow */
+  uint64_t scanned_ns;  /**< when the last look began; 0: there was none */
   bool loader_probed;   /**< its dynamic loader tells when it maps something */
+  bool loader_told;     /**< it has, since the last look */
   uint64_t lost_at_end; /**< lost events, kept when it ended */
   uint32_t next;        /**< in its bucket, plus one */
   bool listed;          /**< is in the table of running ones */

@@ -92,6 +92,10 @@ static rp_status load(struct rp_observer *observer, uint64_t cgroup_id, int cgro
   observer->ring =
       ring_buffer__new(bpf_map__fd(observer->programs->maps.ring), rp__observer_record, observer, NULL);
   if (observer->ring) return RP_OK;
+  if (errno == EMFILE) {
+    rp_rights_explain_load(&observer->rights, errno, message, message_size);
+    return RP_ERROR_UNAVAILABLE;
+  }
   snprintf(message, message_size, "the ring buffer of %llu bytes cannot be mapped: %s",
            (unsigned long long)observer->ring_bytes, strerror(errno));
   return RP_ERROR_NO_MEMORY;

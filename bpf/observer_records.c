@@ -132,7 +132,7 @@ static void take_process_record(struct rp_observer *observer, const struct rp_pr
     if (!observed) return;
     observed->scan_ns = now_ns;
     observed->scans = 0;
-    observed->loader_probed = true;
+    observed->loader_probed = observed->loader_told = true;
     return;
   case RP_PROBE_WHAT_EXIT:
     if (observed) rp__observer_end(observer, observed, now_ns, record);
@@ -157,6 +157,15 @@ static struct rp_target *target_of(struct rp_observer *observer, const struct rp
   return observed ? observed->target : NULL;
 }
 
+static void scan_one(struct rp_observer *observer, struct rp_observed *observed, uint64_t now_ns);
+
+/* Whose memory it is tells the caller's address: what was loaded just before is looked at first. */
+static void look_for_caller(struct rp_observer *observer, const struct rp_probe_record *record) {
+  if (record->what != RP_PROBE_WHAT_CREATE && record->what != RP_PROBE_WHAT_RESERVE) return;
+  struct rp_observed *observed = rp__observer_find(observer, record->event.pid);
+  if (observed && observed->loader_told) scan_one(observer, observed, rp__observer_now_ns());
+}
+
 int rp__observer_record(void *context, void *data, size_t size) {
   struct rp_observer *observer = context;
   const struct rp_probe_record *record = data;
@@ -171,6 +180,7 @@ int rp__observer_record(void *context, void *data, size_t size) {
     return 0;
   }
   struct rp_target *target = target_of(observer, record);
+  look_for_caller(observer, record);
   if (record->what == RP_PROBE_WHAT_CALL) {
     if (observer->options.call) observer->options.call(observer->options.context, record);
   } else if (target && (record->what != RP_PROBE_WHAT_LAUNCH || size >= sizeof(struct rp_probe_launch))) {
@@ -181,14 +191,31 @@ int rp__observer_record(void *context, void *data, size_t size) {
 
 /* ---- mappings ---- */
 
+struct looking {
+  const struct rp_libraries *libraries;
+  struct rp_target *target;
+  uint64_t since_ns; /* what is new was mapped after this */
+};
+
+/* Calls may have gone by unseen where a library was mapped before its probes were in place. */
 static void note_library(void *context, size_t index) {
-  rp_target_map_library(context, index);
+  const struct looking *looking = context;
+  const struct rp_library *library = &looking->libraries->files[index];
+  if (!rp_target_map_library(looking->target, index) || looking->target->late_library) return;
+  if (library->state == RP_LIBRARY_PROBED && library->layers & ~(1u << RP_PROBE_SYSTEM) &&
+      library->probed_ns > looking->since_ns)
+    looking->target->late_library = index + 1;
 }
 
 static void scan_one(struct rp_observer *observer, struct rp_observed *observed, uint64_t now_ns) {
   struct rp_target *target = observed->target;
   struct rp_scan_range agent = {.name = AGENT};
-  rp_status status = rp_libraries_scan(&observer->libraries, &target->process, note_library, target, &agent);
+  struct looking looking = {&observer->libraries, target,
+                            observed->scanned_ns ? observed->scanned_ns : target->started_ns};
+  observed->scanned_ns = rp__observer_now_ns();
+  observed->loader_told = false;
+  rp_status status =
+      rp_libraries_scan(&observer->libraries, &target->process, note_library, &looking, &agent);
   if (agent.end) target->agent.begin = agent.begin, target->agent.end = agent.end;
   target->unreadable = status == RP_ERROR_UNAVAILABLE;
   bool settled = observed->scans >= SCAN_PAUSES;

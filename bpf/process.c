@@ -56,8 +56,10 @@ static const char *status_line(const char *text, const char *key) {
 
 /* The innermost id is the last one of the line. */
 static void parse_status(const char *text, struct rp_process *out) {
-  const char *seccomp = status_line(text, "\nSeccomp:"), *ids = status_line(text, "\nNSpid:");
+  const char *seccomp = status_line(text, "\nSeccomp:"), *ids = status_line(text, "\nNSpid:"),
+             *leader = status_line(text, "\nTgid:");
   out->seccomp_filter = seccomp && strtol(seccomp, NULL, 10) == 2;
+  if (leader) out->leader = (pid_t)strtol(leader, NULL, 10);
   while (ids && *ids != '\n' && *ids) {
     char *end;
     long id = strtol(ids, &end, 10);
@@ -71,9 +73,10 @@ static void parse_status(const char *text, struct rp_process *out) {
 
 rp_status rp_process_read(pid_t pid, struct rp_process *out) {
   char text[8192];
-  *out = (struct rp_process){.pid = pid, .inner_pid = pid};
+  *out = (struct rp_process){.pid = pid, .inner_pid = pid, .leader = pid};
+  errno = 0;
   if (pid <= 0 || !read_text(pid, "stat", text, sizeof text) || !parse_stat(text, out))
-    return RP_ERROR_NOT_FOUND;
+    return errno == EMFILE || errno == ENFILE ? RP_ERROR_IO : RP_ERROR_NOT_FOUND;
   if (read_text(pid, "status", text, sizeof text)) parse_status(text, out);
   return RP_OK;
 }
@@ -83,6 +86,29 @@ bool rp_process_is_alive(const struct rp_process *process) {
   struct rp_process now = {0};
   return read_text(process->pid, "stat", text, sizeof text) && parse_stat(text, &now) && !now.zombie &&
          now.start_ticks == process->start_ticks;
+}
+
+/* 'Z' or 'X' once a thread has ended; 0 where there is none of that id. */
+static char state_of(pid_t thread) {
+  char text[1024];
+  if (!read_text(thread, "stat", text, sizeof text)) return 0;
+  const char *rest = strrchr(text, ')');
+  return rest && rest[1] == ' ' ? rest[2] : 0;
+}
+
+pid_t rp_process_speaker(pid_t pid) {
+  char path[64];
+  pid_t found = pid;
+  if (state_of(pid) != 'Z') return pid;
+  snprintf(path, sizeof path, "/proc/%ld/task", (long)pid);
+  DIR *folder = opendir(path);
+  for (const struct dirent *entry; folder && found == pid && (entry = readdir(folder));) {
+    pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+    char state = thread > 0 ? state_of(thread) : 0;
+    if (state && state != 'Z' && state != 'X') found = thread;
+  }
+  if (folder) (void)closedir(folder);
+  return found;
 }
 
 static int by_pid(const void *left, const void *right) {
@@ -109,7 +135,14 @@ rp_status rp_process_list(struct rp_process **out, size_t *count) {
       }
       list = grown;
     }
-    if (rp_process_read((pid_t)strtol(entry->d_name, NULL, 10), &list[used]) == RP_OK) used++;
+    rp_status status = rp_process_read((pid_t)strtol(entry->d_name, NULL, 10), &list[used]);
+    if (status == RP_OK) used++;
+    if (status != RP_ERROR_IO) continue;
+    int error = errno;
+    free(list);
+    (void)closedir(folder);
+    errno = error;
+    return RP_ERROR_IO;
   }
   (void)closedir(folder);
   if (used) qsort(list, used, sizeof *list, by_pid);

@@ -15,7 +15,9 @@
 
 #include "bpf/links.h"
 
-#define INITIAL_PID_NAMESPACE 0xeffffffcu /* PROC_PID_INIT_INO */
+#define INITIAL_PID_NAMESPACE 0xeffffffcu  /* PROC_PID_INIT_INO */
+#define INITIAL_USER_NAMESPACE 0xeffffffdu /* PROC_USER_INIT_INO */
+#define TOO_MANY_FILES "too many files are open: raise the limit (ulimit -n)"
 #define BTF_FILE "/sys/kernel/btf/vmlinux"
 
 static bool read_text(const char *path, char *out, size_t size) {
@@ -36,7 +38,8 @@ enum rp_lockdown rp_lockdown_parse(const char *text) {
 
 static void read_status(struct rp_rights *out) {
   char text[8192];
-  if (!read_text("/proc/self/status", text, sizeof text)) return;
+  out->no_proc = !read_text("/proc/self/status", text, sizeof text);
+  if (out->no_proc) return;
   const char *capabilities = strstr(text, "\nCapEff:"), *seccomp = strstr(text, "\nSeccomp:");
   if (capabilities) out->capabilities = strtoull(capabilities + strlen("\nCapEff:"), NULL, 16);
   if (seccomp) out->seccomp_filter = strtol(seccomp + strlen("\nSeccomp:"), NULL, 10) == 2;
@@ -71,6 +74,7 @@ void rp_rights_read(struct rp_rights *out) {
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     out->memlock_bytes = limit.rlim_cur;
   out->initial_pid_namespace = stat("/proc/self/ns/pid", &info) != 0 || info.st_ino == INITIAL_PID_NAMESPACE;
+  out->user_namespace = stat("/proc/self/ns/user", &info) == 0 && info.st_ino != INITIAL_USER_NAMESPACE;
   char missing[256];
   rp_rights_missing(out, false, missing, sizeof missing);
   out->multi_links = missing[0] ? !is_before(out, 6, 6) : rp_links_have_multi();
@@ -107,6 +111,12 @@ void rp_rights_missing(const struct rp_rights *rights, bool perf_links, char *ou
   out[0] = '\0';
   if (is_before(rights, 5, 15))
     snprintf(out, out_size, "kernel %s is too old: 5.15 or later is needed", rights->kernel);
+  else if (rights->no_proc)
+    snprintf(out, out_size, "/proc tells nothing of this process: mount it (mount -t proc proc /proc)");
+  else if (rights->user_namespace)
+    snprintf(out, out_size,
+             "this is a user namespace, as rootless containers have one: its capabilities do not count for "
+             "the kernel's programs; run it as root of the machine");
   else if (!bpf || !perfmon)
     snprintf(out, out_size,
              "%s%s%s missing: run it as root, or give the file what it needs: setcap "
@@ -141,6 +151,8 @@ void rp_rights_explain_load(const struct rp_rights *rights, int error, char *out
     snprintf(out, out_size,
              "the kernel refuses a program; where it is locked down (confidentiality mode), that "
              "is the reason");
+  else if (error == EMFILE)
+    snprintf(out, out_size, TOO_MANY_FILES);
   else if (error == ESRCH)
     snprintf(out, out_size, "the kernel's description of its types (" BTF_FILE ") cannot be used");
   else
@@ -159,7 +171,7 @@ void rp_rights_explain_attach(const struct rp_rights *rights, int error, bool pe
   else if (denied)
     snprintf(out, out_size, "a security policy forbids it");
   else if (error == EMFILE)
-    snprintf(out, out_size, "too many files are open: raise the limit (ulimit -n)");
+    snprintf(out, out_size, TOO_MANY_FILES);
   else
     snprintf(out, out_size, "%s", strerror(error));
 }

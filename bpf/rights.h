@@ -36,9 +36,11 @@ struct rp_rights {
   enum rp_lockdown lockdown;
   bool multi_links;           /**< multi-uprobe links work; without the rights to try: going by the version */
   bool initial_pid_namespace; /**< process ids here are those of the kernel */
-  bool seccomp_filter;        /**< a filter sits on this process */
-  uint64_t memlock_bytes;     /**< limit; UINT64_MAX: none */
-  int perf_event_paranoid;    /**< INT_MIN where not known */
+  bool user_namespace;     /**< capabilities count in a user namespace only, not for the kernel's programs */
+  bool no_proc;            /**< /proc tells nothing, so capabilities are not known */
+  bool seccomp_filter;     /**< a filter sits on this process */
+  uint64_t memlock_bytes;  /**< limit; UINT64_MAX: none */
+  int perf_event_paranoid; /**< INT_MIN where not known */
 };
 
 /** Reads all of it; what cannot be read is unknown or false. Tries to load a program for multi_links. */

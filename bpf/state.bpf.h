@@ -64,6 +64,7 @@ volatile uint32_t active = 0;
 /* A call in flight. */
 struct frame {
   uint64_t sp; /* at entry; 0: none */
+  uint64_t ip;
   uint64_t function;
   uint64_t argument[RP_PROBE_ARGUMENTS];
   uint64_t raw[RP_PROBE_REGISTERS]; /* as passed; only for a reader who asked for calls */
@@ -319,11 +320,13 @@ static __noinline int widen(uint64_t *low, uint64_t *high, uint64_t begin, uint6
 
 /* Marks the call as in flight, unless it is nested in another of its layer. A frame that lies below this
  * call's was left without a return (longjmp, an exception, an unprobed return), and so was one of the same
- * function. */
+ * code. The same function elsewhere is one that hands its call on, as NCCL's names with a p are made for. */
 static __always_inline bool enter_frame(const struct call *call, struct frame *frame) {
   uint64_t sp = PT_REGS_SP(call->regs);
-  if (frame->sp && sp < frame->sp && frame->function != call->function) return false;
+  uint64_t ip = PT_REGS_IP(call->regs);
+  if (frame->sp && sp < frame->sp && (frame->function != call->function || frame->ip != ip)) return false;
   frame->sp = sp;
+  frame->ip = ip;
   frame->function = call->function;
   if (calls) {
     frame->raw[0] = PT_REGS_PARM1(call->regs);

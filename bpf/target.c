@@ -46,10 +46,12 @@ void rp_target_destroy(struct rp_target *target) {
   free(target);
 }
 
-void rp_target_map_library(struct rp_target *target, size_t index) {
+bool rp_target_map_library(struct rp_target *target, size_t index) {
   for (size_t i = 0; i < target->library_count; i++)
-    if (target->library[i] == index) return;
-  if (target->library_count < RP_TARGET_LIBRARIES) target->library[target->library_count++] = (uint32_t)index;
+    if (target->library[i] == index) return false;
+  if (target->library_count == RP_TARGET_LIBRARIES) return false;
+  target->library[target->library_count++] = (uint32_t)index;
+  return true;
 }
 
 void rp_target_finish(struct rp_target *target, uint64_t now_ns) {
@@ -248,19 +250,29 @@ static void count_transfer(struct rp_target *target, const struct rp_event *even
 
 /* Attaching makes a pause of its own. */
 #define SETTLING_NS 200000000u
+/* Where pauses tell nothing, looking for one that does comes to an end. */
+#define STALLS_MAX 3u
 
 /* Whoever joins in the middle of a step cannot tell from one call to the next where steps begin, and so not
  * which peer comes before and which after: the first call of a step tells. Between two steps the optimizer
  * runs and no transfer is posted; observation begins anew after the longest pause, until two steps have gone
- * by without a longer one. */
+ * by without a longer one. A pause more than twice as long as all in the step after it was a stall (a
+ * debugger, a checkpoint, a slow peer), and may have been anywhere: then the longest since tells. */
 static void look_for_step(struct rp_target *target, const struct rp_event *event) {
   uint64_t pause_ns = target->last_call_ns ? event->time_ns - target->last_call_ns : 0;
+  uint64_t since_ns = target->longest_since_ns;
   struct rp_snapshot snapshot;
   target->last_call_ns = event->time_ns;
-  if (pause_ns <= target->longest_pause_ns || event->time_ns < target->started_ns + SETTLING_NS) return;
-  if (rp_tracker_snapshot(target->tracker, &snapshot) != RP_OK) return;
-  if (snapshot.steps_complete < 2) {
+  if (event->time_ns < target->started_ns + SETTLING_NS) return;
+  if (pause_ns > since_ns) target->longest_since_ns = pause_ns;
+  bool longer = pause_ns > target->longest_pause_ns;
+  bool stalled = target->stalls < STALLS_MAX && target->longest_pause_ns / 2 > target->longest_since_ns &&
+                 pause_ns > since_ns - since_ns / 4;
+  if ((!longer && !stalled) || rp_tracker_snapshot(target->tracker, &snapshot) != RP_OK) return;
+  if (longer ? snapshot.steps_complete < 2 : snapshot.steps_complete > 0) {
     target->longest_pause_ns = pause_ns;
+    target->longest_since_ns = 0;
+    target->stalls += !longer;
     rp_tracker_restart(target->tracker);
   }
   rp_snapshot_fini(&snapshot);

@@ -66,9 +66,12 @@ struct rp_target {
   uint64_t words_lost;
   uint32_t library[RP_TARGET_LIBRARIES]; /**< indices, see libraries.h */
   size_t library_count;
-  bool launches;                           /**< launches are observed */
-  bool joined_late;                        /**< set by the owner: the process ran before it was observed */
+  size_t late_library; /**< index plus one of a library that was there before its probes were; 0: none */
+  bool launches;       /**< launches are observed */
+  bool joined_late;    /**< set by the owner: the process ran before it was observed */
   uint64_t last_call_ns, longest_pause_ns; /**< between NCCL's calls: the longest lies between two steps */
+  uint64_t longest_since_ns;               /**< pause since observation began anew after that one */
+  unsigned stalls;                         /**< how often that one turned out to be a stall */
   bool out_of_memory;                      /**< something had to be left out */
   bool unreadable; /**< set by the owner: there is no right to look at what it has mapped */
   void *user;      /**< the owner's */
@@ -81,8 +84,8 @@ struct rp_target *rp_target_create(const struct rp_process *process, uint64_t ge
 void rp_target_destroy(struct rp_target *target);
 /** Takes a record that carries an event, in the order of the ring. */
 void rp_target_take(struct rp_target *target, const struct rp_probe_record *record);
-/** The process has mapped a file with functions of the table. */
-void rp_target_map_library(struct rp_target *target, size_t index);
+/** The process has mapped a file with functions of the table; false where that was known. */
+bool rp_target_map_library(struct rp_target *target, size_t index);
 /** The process ended, or observation did: what is open is closed. */
 void rp_target_finish(struct rp_target *target, uint64_t now_ns);
 

@@ -397,6 +397,7 @@ static struct rp__guard_peer *peer_in_step(struct rp_guard *guard, uint64_t comm
   if (!entry) entry = peer_add(guard, comm, peer);
   if (entry->step != guard->step) {
     entry->step = guard->step;
+    entry->sent_before = entry->sent;
     entry->sends = entry->sent = entry->received = 0;
   }
   return entry;
@@ -414,18 +415,70 @@ void rp__guard_peer_received(struct rp_guard *guard, uint64_t comm, int32_t peer
   peer_in_step(guard, comm, peer)->received += counts(guard, bytes);
 }
 
+static bool same_members(const struct rp_guard *guard, uint64_t comm, uint64_t other) {
+  return comm == other ||
+         (guard->sink.same_members && guard->sink.same_members(guard->sink.context, comm, other));
+}
+
+uint32_t rp__guard_peer_sent(const struct rp_guard *guard, uint64_t comm, int32_t peer) {
+  uint32_t sent = 0;
+  for (uint32_t i = 0; i < guard->peer_count; i++) {
+    const struct rp__guard_peer *with = &guard->peers[i];
+    if (with->peer == peer && with->step == guard->step && with->sent &&
+        same_members(guard, comm, with->comm))
+      sent += with->sent;
+  }
+  return sent;
+}
+
+static uint32_t received_over(const struct rp_guard *guard, uint64_t comm, int32_t peer) {
+  const struct rp__guard_peer *with = rp__guard_peer_of(guard, comm, peer);
+  return with && with->step == guard->step ? with->received : 0;
+}
+
+/* One communicator takes messages there and another one their answers back: over it goes in each direction
+ * what comes over the first one in the other. */
+static bool is_way_back(const struct rp_guard *guard, uint64_t comm, uint64_t back) {
+  uint32_t there = 0, answers = 0;
+  for (uint32_t i = 0; i < guard->peer_count; i++) {
+    const struct rp__guard_peer *with = &guard->peers[i];
+    if (with->step != guard->step || (with->comm != comm && with->comm != back)) continue;
+    if (with->sent != received_over(guard, with->comm == comm ? back : comm, with->peer)) return false;
+    if (with->comm == comm) there += with->received;
+    if (with->comm == back) answers += with->sent;
+  }
+  return there > 0 && there == answers;
+}
+
 bool rp__guard_peer_answered(const struct rp_guard *guard, uint64_t comm, int32_t peer) {
   const struct rp__guard_peer *with = rp__guard_peer_of(guard, comm, peer);
   if (!guard->options.sends_told) return true;
   if (!with || with->step != guard->step) return false;
-  return guard->sizes_untold ? with->sends > 0 : with->sent == with->received;
+  if (guard->sizes_untold) return with->sends > 0;
+  if (with->sent || !with->received) return with->sent == with->received;
+  for (uint32_t i = 0; i < guard->peer_count; i++) {
+    const struct rp__guard_peer *other = &guard->peers[i];
+    if (other->peer == peer && other->comm != comm && other->step == guard->step && other->sent &&
+        same_members(guard, comm, other->comm) && is_way_back(guard, comm, other->comm))
+      return true;
+  }
+  return false;
+}
+
+bool rp__guard_sent_elsewhere(const struct rp_guard *guard, uint64_t comm) {
+  for (uint32_t i = 0; i < guard->peer_count; i++) {
+    const struct rp__guard_peer *with = &guard->peers[i];
+    bool sent = with->step == guard->step ? with->sent_before : with->step + 1 == guard->step && with->sent;
+    if (sent && !same_members(guard, comm, with->comm)) return true;
+  }
+  return false;
 }
 
 void rp_guard_sent(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes) {
   struct rp__guard_peer *to = peer_in_step(guard, comm, peer);
   guard->sent = ++guard->clock;
   to->sends++;
-  to->sent += counts(guard, bytes);
+  if (counts(guard, bytes)) to->sent++, guard->sent_message = guard->clock;
   guard->sizes_told |= bytes != 0;
   guard->sizes_untold |= bytes == 0;
 }

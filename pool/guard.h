@@ -83,9 +83,10 @@ struct rp_guard_options {
   enum rp_pool_policy on_violation;
   uint32_t watch_steps;   /**< auto: steps of one pattern before activation [2] */
   uint32_t max_conflicts; /**< kept in full [256] */
-  /** rp_guard_sent or rp_guard_send is called for every send. Then what a step did to the messages of a peer
-   * counts as evidence only if as many went back to it: else it was an evaluation, and training on the same
-   * buffers reads them more often. */
+  /** rp_guard_sent or rp_guard_send is called for every send. Then what a step did to a message counts as
+   * evidence only if as many went back to its peer as came from it, over the same communicator or one of the
+   * same members, or if it was read again after another message was sent: else it was an evaluation, and
+   * training on the same buffers reads them more often. */
   bool sends_told;
 };
 
@@ -101,11 +102,14 @@ rp_status rp_guard_create(const struct rp_guard_options *options, const struct r
 rp_status rp_guard_destroy(struct rp_guard *guard, uint64_t *left_bytes);
 
 /** Told when an address range has to be watched for accesses, and when not any more (may be NULL). Ranges are
- * whole buffers, each told once. Called from inside the functions below. */
+ * whole buffers, each told once. `same_members` (may be NULL: nobody can tell) is asked whether two
+ * communicators surely have the same processes under the same ranks, so that what is sent over the one can
+ * answer what came over the other. All are called from inside the functions below. */
 struct rp_guard_sink {
   void *context;
   void (*watch)(void *context, uint64_t begin, uint64_t end);
   void (*unwatch)(void *context, uint64_t begin, uint64_t end);
+  bool (*same_members)(void *context, uint64_t comm, uint64_t other);
 };
 void rp_guard_set_sink(struct rp_guard *guard, const struct rp_guard_sink *sink);
 
@@ -221,7 +225,9 @@ void rp_guard_boundary_postpone(struct rp_guard *guard);
 struct rp_guard_access {
   uint64_t address, bytes; /**< bytes 0: one pointer into a buffer */
   enum rp_pool_access_mode mode;
-  uint32_t kind; /**< enum rp_event_kind */
+  uint32_t kind;  /**< enum rp_event_kind */
+  uint32_t place; /**< of a launch: where its parameters name the buffer, from 1; 0: not known, or twice */
+  bool asked;     /**< rp_guard_access_seen: prepare was asked about it, and has counted it */
   uint64_t function;
   struct rp_order_site site;
   uint64_t seq, time_ns;

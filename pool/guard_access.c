@@ -17,6 +17,7 @@ static struct rp_pool_access pool_access(const struct rp_guard *guard, uint32_t 
                                  .mode = access->mode,
                                  .interposed = interposed,
                                  .learned = rp__guard_is_learned(buffer, rp__guard_key(access)),
+                                 .reads = rp__guard_is_reader(buffer, access),
                                  .capturing = rp_order_capturing(guard->order, &access->site),
                                  .site = rp__guard_site(guard, rp__guard_microbatch(buffer), access->kind,
                                                         access->seq, access->site.stream, access->function)};
@@ -151,7 +152,7 @@ void rp_guard_access_seen(struct rp_guard *guard, const struct rp_guard_access *
   struct rp_guard_access single = *access;
   single.group = 0; /* it is launched already */
   rp__guard_context(guard, access->site.context);
-  for_each(guard, &single, token, seen);
+  for_each(guard, &single, token, access->asked ? rp__guard_touch : seen);
   if (!abort) return;
   *abort = guard->abort_pending;
   guard->abort_pending = false;

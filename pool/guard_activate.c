@@ -41,6 +41,13 @@ static void because_in_use(struct rp_guard *guard) {
   rp__guard_why_idle(guard, "in_use", "Messages of a step were still in use when the next step began.");
 }
 
+static void because_not_launched(struct rp_guard *guard) {
+  rp__guard_why_idle(guard, "not_launched",
+                     "Whether NCCL had launched the transfers of a step was not known when the next step "
+                     "began: a communicator that does not block tells it only where the program asks with "
+                     "ncclCommGetAsyncError.");
+}
+
 /* What keeps a buffer from sharing before anybody asks about its label. */
 static void why_not(struct rp_guard *guard, const struct rp__guard_buffer *buffer,
                     const struct rp_pool_buffer_info *info) {
@@ -51,6 +58,10 @@ static void why_not(struct rp_guard *guard, const struct rp__guard_buffer *buffe
   else if (info->flags)
     rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_REGISTERED),
                        rp_pool_reason_text(RP_POOL_REGISTERED));
+  else if (buffer->partial)
+    because(guard, RP_REASON_SHARED_ALLOCATION);
+  else if (buffer->waiting)
+    because_not_launched(guard);
   else if (!buffer->now.total)
     because(guard, RP_REASON_NO_ACCESS_EVIDENCE);
   else if (open_life(info))
@@ -189,6 +200,22 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
 
 /* ---- one group ---- */
 
+/* What an evaluation is done with a training step reads again, and nothing tells the two apart before it is
+ * too late. */
+static void because_forward_only(struct rp_guard *guard, const struct group *group) {
+  if (rp__guard_sent_elsewhere(guard, guard->buffers[group->at[0].id].comm))
+    rp__guard_why_idle(
+        guard, "answers_unknown",
+        "Messages go out over other communicators than these come in by, and whether they go back to where "
+        "these came from, as in training, cannot be told; send both ways over one communicator, or over two "
+        "that have the same members, all of the job or more than two.");
+  else
+    rp__guard_why_idle(
+        guard, "forward_only",
+        "Not every message was answered by one to where it came from, so this is an evaluation, and a "
+        "training step, should one come, would read messages again that seem to be done with.");
+}
+
 /* RP_OK: all were read, and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now.
  */
 static rp_status group_ready(struct rp_guard *guard, const struct group *group) {
@@ -205,10 +232,7 @@ static rp_status group_ready(struct rp_guard *guard, const struct group *group) 
     return RP_ERROR_STATE;
   }
   if (!training) {
-    rp__guard_why_idle(
-        guard, "forward_only",
-        "Not every message was answered by one to where it came from, so this is an evaluation, and a "
-        "training step may need more buffers at once.");
+    because_forward_only(guard, group);
     return RP_ERROR_STATE;
   }
   idle_sizes_find(guard, false, &idle);

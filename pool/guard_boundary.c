@@ -36,12 +36,13 @@ static uint32_t what_is_due(struct rp_guard *guard) {
   return due;
 }
 
-/* What the step teaches: evidence of training, or none. */
+/* What the step teaches: evidence of training, or none. A backward reads a message again after something was
+ * sent, and no evaluation does. */
 static void judge_step(struct rp_guard *guard) {
   for (size_t i = 0; i < guard->received.count; i++) {
     struct rp__guard_buffer *buffer = rp__guard_entry(guard, &guard->received.at[i]);
     if (buffer && buffer->step == guard->step)
-      buffer->trained = rp__guard_peer_answered(guard, buffer->comm, buffer->peer);
+      buffer->trained = buffer->again || rp__guard_peer_answered(guard, buffer->comm, buffer->peer);
   }
 }
 

@@ -62,16 +62,19 @@ struct rp__guard_buffer {
   bool unready;               /**< on the list of those whose slot could not be taken yet (slack_auto) */
   uint64_t post, last, ready; /**< guard's clock: receive; last access; last receive that found it unready */
   uint64_t first;             /**< first access; 0 = none */
-  uint64_t post_before, last_before; /**< of the lifetime before */
-  uint64_t serial;                   /**< of the last change of the frontier */
-  struct rp_order_frontier frontier; /**< accesses of this lifetime, the receive among them */
-  struct rp_pool_site received;      /**< the last receive */
-  struct rp__access_set now;         /**< of this lifetime */
-  struct rp__access_set learned;     /**< needed for release */
-  uint32_t lifetimes;                /**< that `learned` comes from */
-  bool trained;                      /**< the step of this lifetime is over, and was one */
-  uint32_t class_index;              /**< plan: class of the last receive, or RP_POOL_NONE */
-  uint32_t item, needed;             /**< plan: item of the list or RP_POOL_NONE; least accesses or 0 */
+  bool again;                 /**< accessed after a message was sent since the first access */
+  uint64_t post_before, last_before;    /**< of the lifetime before */
+  uint64_t serial;                      /**< of the last change of the frontier */
+  struct rp_order_frontier frontier;    /**< accesses of this lifetime, the receive among them */
+  struct rp_pool_site received;         /**< the last receive */
+  struct rp__access_set now;            /**< of this lifetime */
+  struct rp__access_set learned;        /**< needed for release */
+  uint32_t lifetimes;                   /**< that `learned` comes from */
+  uint64_t first_key, first_key_before; /**< first use of the message; of the one before; 0 = not a launch */
+  uint64_t reader;                      /**< that of both lifetimes before: it reads; 0 = not known */
+  bool trained;                         /**< the step of this lifetime is over, and was one */
+  uint32_t class_index;                 /**< plan: class of the last receive, or RP_POOL_NONE */
+  uint32_t item, needed;                /**< plan: item of the list or RP_POOL_NONE; least accesses or 0 */
   struct rp__guard_place place;
 };
 
@@ -90,6 +93,7 @@ struct rp__guard_peer {
   uint64_t step;           /**< of the counts */
   uint32_t sends;          /**< of any size */
   uint32_t sent, received; /**< of sizes that receives have */
+  uint32_t sent_before;    /**< in the step that it was last used in before */
 };
 
 /** What the guard knows of a class of the pool. */
@@ -173,8 +177,9 @@ struct rp_guard {
   bool sizes_told, sizes_untold; /**< sends were told with their bytes, without them */
   uint32_t graph_buffers;        /**< buffers that a graph may hold: an upper bound */
 
-  uint64_t clock; /**< of receives, accesses and sends, in host order */
-  uint64_t sent;  /**< of the last send */
+  uint64_t clock;        /**< of receives, accesses and sends, in host order */
+  uint64_t sent;         /**< of the last send */
+  uint64_t sent_message; /**< of the last one of a size that receives have */
   /** In this step, and in the one before, a message was read again after something was sent, as a backward
    * does and no evaluation. */
   bool read_again, read_again_before;
@@ -242,6 +247,11 @@ const struct rp__guard_peer *rp__guard_peer_of(const struct rp_guard *guard, uin
 void rp__guard_peer_received(struct rp_guard *guard, uint64_t comm, int32_t peer, uint64_t bytes);
 /** At the end of a step: did as many messages go to the peer as came from it, as in training? */
 bool rp__guard_peer_answered(const struct rp_guard *guard, uint64_t comm, int32_t peer);
+/** Messages sent to the peer in this step, over whatever communicator. */
+uint32_t rp__guard_peer_sent(const struct rp_guard *guard, uint64_t comm, int32_t peer);
+/** Messages were sent in the last complete step to whom nobody can tell: over communicators that have not
+ * surely the members of `comm`. */
+bool rp__guard_sent_elsewhere(const struct rp_guard *guard, uint64_t comm);
 /** Slots that hints say for receives of that size; 0 = nothing. */
 uint32_t rp__guard_hinted_slots(const struct rp_guard *guard, uint64_t bytes);
 void rp__guard_why_idle(struct rp_guard *guard, const char *word, const char *text);
@@ -255,6 +265,8 @@ void rp__guard_null_backend(struct rp_guard *guard);
 /** What tells accesses apart; never 0. */
 uint64_t rp__guard_key(const struct rp_guard_access *access);
 bool rp__guard_is_learned(const struct rp__guard_buffer *buffer, uint64_t key);
+/** Whether earlier lifetimes show that a launch like this one reads the message in the buffer. */
+bool rp__guard_is_reader(const struct rp__guard_buffer *buffer, const struct rp_guard_access *access);
 /** The buffer's lifetime ends and teaches. */
 void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id);
 /** A launched access: order and evidence. */

@@ -14,6 +14,13 @@ uint64_t rp__guard_key(const struct rp_guard_access *access) {
   return key ? key : 1;
 }
 
+/* What tells the uses of a buffer by launches apart: the function, and which of its parameters. 0: unknown.
+ */
+static uint64_t use_key(const struct rp_guard_access *access) {
+  if (!access->function || !access->place) return 0;
+  return rp__guard_key(access) ^ (uint64_t)access->place * 0xc4ceb9fe1a85ec53u; /* MurmurHash3 */
+}
+
 /* Place of the key, or of those that found none; `used` when there is room for a new one. */
 static uint32_t set_find(const struct rp__access_set *set, uint64_t key) {
   for (uint32_t i = 0; i < set->used; i++)
@@ -65,6 +72,19 @@ bool rp__guard_is_learned(const struct rp__guard_buffer *buffer, uint64_t key) {
   return set_count(&buffer->learned, key) > 0;
 }
 
+bool rp__guard_is_reader(const struct rp__guard_buffer *buffer, const struct rp_guard_access *access) {
+  return buffer->reader && use_key(access) == buffer->reader;
+}
+
+/* The first use of a message can only be to read it: who writes first has thrown it away, which nobody does
+ * twice. */
+static void learn_reader(struct rp__guard_buffer *buffer) {
+  bool again = buffer->first_key == buffer->first_key_before;
+  buffer->reader = again ? buffer->first_key : 0;
+  buffer->first_key_before = buffer->first_key;
+  buffer->first_key = 0;
+}
+
 void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   buffer->post_before = buffer->post;
@@ -75,6 +95,7 @@ void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id) {
     set_raise(&buffer->learned, &buffer->now);
     buffer->lifetimes += buffer->trained || !shares; /* what shares nothing may err */
   }
+  if (buffer->receives) learn_reader(buffer);
   buffer->trained = false;
   buffer->now = (struct rp__access_set){0};
 }
@@ -106,7 +127,8 @@ void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_
   set_add(&buffer->now, key, 1);
   guard->evidence_merged += set_find(&buffer->now, key) == buffer->now.used;
   buffer->last = ++guard->clock;
-  if (!buffer->first) buffer->first = buffer->last;
+  if (!buffer->first) buffer->first = buffer->last, buffer->first_key = use_key(access);
+  buffer->again |= guard->sent_message > buffer->first;
   guard->read_again |= buffer->step == guard->step && guard->sent > buffer->first;
   rp__guard_plan_touched(guard, buffer);
   if (was_done || buffer->waiting || !done(guard, buffer)) return;

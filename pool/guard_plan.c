@@ -264,11 +264,10 @@ static bool ended_before(const struct rp_guard *guard, const struct rp__guard_bu
  * send), that has been sent: the list may be of another schedule, with fewer messages in flight. */
 static bool looks_done(const struct rp_guard *guard, const struct rp__guard_class *class,
                        const struct rp__guard_buffer *tenant) {
-  const struct rp__guard_peer *peer = rp__guard_peer_of(guard, tenant->comm, tenant->peer);
   if (tenant->now.total < class->most) return false;
   bool told = guard->sizes_told || (guard->options.sends_told && !guard->sizes_untold);
   if (!class->answered || !told) return true;
-  return peer && peer->step == guard->step && peer->sent > class->let_go;
+  return rp__guard_peer_sent(guard, tenant->comm, tenant->peer) > class->let_go;
 }
 
 /* Was the message read for the last time, by what the plan says and nothing better? Never where the plan does
@@ -334,11 +333,11 @@ void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct r
     return;
   }
   struct rp__guard_class *class = &guard->classes[target->class_index];
-  const struct rp__guard_peer *sent = rp__guard_peer_of(guard, receive->comm, receive->peer);
   class_step(guard, class);
   /* Whoever we hear from before we talk to them is before us in the pipeline, and wants an answer. The first
    * step shows it: in later ones sends come before the receive that tells that they have begun. */
-  if (!class->received_ever++) class->answered = !sent || sent->step != guard->step || !sent->sent;
+  if (!class->received_ever++)
+    class->answered = rp__guard_peer_sent(guard, receive->comm, receive->peer) == 0;
   class->received++;
   buffer->class_index = target->class_index;
   class->peer = class->peer == -1 || class->peer == receive->peer ? receive->peer : -2;

@@ -186,12 +186,16 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   rp__guard_lifetime_end(guard, id);
   bool whole = is_whole(guard, buffer, receive);
-  buffer->partial |= !whole && !buffer->receives;
+  if (!buffer->partial && (receive->address != buffer->address || (!whole && !buffer->receives))) {
+    buffer->partial = true; /* and so was what came to its begin before */
+    guard->partial_receives += buffer->receives;
+  }
   buffer->microbatch = (*received_so_far(guard, buffer, receive))++;
   if (!buffer->receives) buffer->usual_bytes = receive->bytes;
   buffer->receives++;
   buffer->step = buffer->touched_step = guard->step;
   buffer->first = 0;
+  buffer->again = false;
   buffer->comm = receive->comm;
   buffer->peer = receive->peer;
   buffer->receive_bytes = receive->bytes;

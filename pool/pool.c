@@ -89,7 +89,12 @@ void rp__pool_reason(struct rp_pool *pool, enum rp_pool_reason reason) {
 void rp__pool_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conflict) {
   if (conflict->kind == RP_POOL_NO_CONFLICT) return;
   uint64_t *counters = conflict->prevented ? pool->info.prevented : pool->info.violated;
-  counters[conflict->kind]++;
+  if (conflict->kind == RP_POOL_UNCLEAR_ACCESS) {
+    pool->info.unclear_late += !conflict->prevented;
+    if (pool->info.unclear++ >= RP_POOL_UNCLEAR_KEPT) return;
+  } else {
+    counters[conflict->kind]++;
+  }
   if (!pool->conflicts) pool->conflicts = calloc(pool->options.max_conflicts, sizeof *pool->conflicts);
   if (pool->conflicts && pool->conflict_count < pool->options.max_conflicts)
     pool->conflicts[pool->conflict_count++] = *conflict;

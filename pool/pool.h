@@ -65,8 +65,16 @@ enum rp_pool_conflict_kind {
   RP_POOL_ESCAPED_POINTER, /**< the address was registered or exported */
   RP_POOL_INTERRUPTED,     /**< a step was broken off with receives open */
   RP_POOL_DOUBLE_FREE,     /**< a buffer was freed again; the driver did not see it */
-  RP_POOL_CONFLICT_COUNT
+  RP_POOL_CONFLICT_COUNT,
+  /** No conflict that is proven, and counted apart: something was given a buffer that holds none of its data,
+   * and cannot be told to read it, to write it, or to leave it alone. The one would be a stale access, the
+   * other a foreign one; `prevented`: it got memory of its own before, so nothing of others is overwritten.
+   */
+  RP_POOL_UNCLEAR_ACCESS = RP_POOL_CONFLICT_COUNT
 };
+
+/** Unclear accesses kept in full; they must not push out what is proven. */
+#define RP_POOL_UNCLEAR_KEPT 16
 
 /** Why the pool holds more memory than planned. One word and one sentence each. */
 enum rp_pool_reason {
@@ -157,7 +165,8 @@ struct rp_pool_access {
   uint32_t buffer;
   enum rp_pool_access_mode mode;
   bool interposed; /**< something can still be done before it */
-  bool learned;    /**< one that reads what this buffer received, by earlier steps */
+  bool learned;    /**< earlier steps did it between a receive into this buffer and its release */
+  bool reads; /**< and in them it was the first use of what was received: it reads, whatever else it does */
   bool capturing;
   struct rp_pool_site site;
 };
@@ -241,6 +250,7 @@ struct rp_pool_info {
   uint64_t activations, fallbacks;
   uint64_t lent; /**< times an untouched buffer's memory became a slot's or another's */
   uint64_t prevented[RP_POOL_CONFLICT_COUNT], violated[RP_POOL_CONFLICT_COUNT];
+  uint64_t unclear, unclear_late;         /**< unclear accesses; those that nothing could be done before */
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
   uint64_t last_bindings_dropped;         /**< slots of freed buffers that are no longer known */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;

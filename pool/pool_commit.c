@@ -155,8 +155,10 @@ static void count_growth(struct rp_pool *pool, uint32_t id, uint32_t class_id) {
 /* The buffer's slot holds its data from now on. */
 static void take_slot(struct rp_pool *pool, uint32_t id) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
-  if (buffer->binding == RP_POOL_BOUND) rp__pool_slot_of(pool, buffer)->tenant = id;
   rp__pool_last_forget(pool, buffer->address); /* of an earlier receive */
+  if (buffer->binding != RP_POOL_BOUND) return;
+  rp__pool_slot_of(pool, buffer)->tenant = id;
+  rp__pool_slot_of(pool, buffer)->turn++;
 }
 
 rp_status rp_pool_receive_commit(struct rp_pool *pool, const struct rp_pool_post *post,
@@ -181,6 +183,14 @@ rp_status rp_pool_receive_commit(struct rp_pool *pool, const struct rp_pool_post
   return RP_OK;
 }
 
+/* Too late to move it out: from now on the slot may hold what its user wrote. */
+static void note_written(struct rp_pool *pool, uint32_t id, const struct rp_pool_access *access) {
+  struct rp__pool_buffer *buffer = &pool->buffers[id];
+  if (buffer->binding != RP_POOL_BOUND || access->mode == RP_POOL_READ) return;
+  const struct rp__pool_slot *slot = rp__pool_slot_of(pool, buffer);
+  if (slot->tenant != id) buffer->written_turn = slot->turn + 1;
+}
+
 rp_status rp_pool_access_commit(struct rp_pool *pool, const struct rp_pool_access *access,
                                 const struct rp_pool_decision *decision) {
   struct rp__pool_buffer *buffer = rp__pool_get(pool, access->buffer);
@@ -189,6 +199,7 @@ rp_status rp_pool_access_commit(struct rp_pool *pool, const struct rp_pool_acces
   rp_status status = act_and_count(pool, decision);
   if (status) return status;
   rp__pool_touch(pool, buffer, &access->site);
+  note_written(pool, access->buffer, access);
   if (access->capturing) buffer->flags |= RP_POOL_FLAG_GRAPH;
   if (buffer->life == RP_POOL_POSTED || decision->reopens) buffer->life = RP_POOL_LIVE;
   pool->info.accesses++;

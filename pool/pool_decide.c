@@ -209,36 +209,47 @@ static void policy(const struct rp_pool *pool, struct rp_pool_decision *out) {
   out->abort = pool->options.on_stale == RP_POOL_ON_STALE_ABORT;
 }
 
+/* What uses the buffer, and what is known of it. A launch that is given an address may leave it alone. */
+static bool surely_reads(const struct rp_pool_access *access) {
+  return access->mode == RP_POOL_READ || (access->mode == RP_POOL_UNKNOWN_MODE && access->reads);
+}
+
 /* The buffer's data is still in the slot. */
 static void decide_tenant_access(const struct rp_pool *pool, const struct rp_pool_access *access,
                                  struct rp_pool_decision *out) {
   const struct rp__pool_buffer *buffer = &pool->buffers[access->buffer];
   if (buffer->pinned) return;
   if (buffer->life == RP_POOL_DEAD) {
-    set_conflict(pool, out, RP_POOL_FOREIGN_ACCESS, true, RP_POOL_NONE, &access->site);
+    bool proven = access->mode == RP_POOL_WRITE || surely_reads(access);
+    set_conflict(pool, out, proven ? RP_POOL_FOREIGN_ACCESS : RP_POOL_UNCLEAR_ACCESS, true, RP_POOL_NONE,
+                 &access->site);
     set_memory(pool, out, RP_POOL_MEMORY_PIN, RP_POOL_CONFLICT);
   } else if (access->capturing) {
     set_memory(pool, out, RP_POOL_MEMORY_PIN, RP_POOL_GRAPH_CAPTURED);
   }
 }
 
-/* Somebody else's data is in the slot, or nobody's. */
+/* Somebody else's data is in the slot, or nobody's. A read finds that, which no memory mends; a write would
+ * overwrite it unless the buffer gets memory of its own first. What may be either gets that too: if it reads,
+ * its data is gone all the same, and is kept from the next receive on. */
 static void decide_displaced_access(const struct rp_pool *pool, const struct rp_pool_access *access,
                                     struct rp_pool_decision *out) {
   const struct rp__pool_buffer *buffer = &pool->buffers[access->buffer];
-  uint32_t tenant = rp__pool_slot_of(pool, buffer)->tenant;
-  bool late = buffer->life == RP_POOL_RELEASED || access->learned;
-  bool stale = access->mode == RP_POOL_READ || (access->mode == RP_POOL_UNKNOWN_MODE && late);
-  bool writes = access->mode != RP_POOL_READ;
-  if (stale) {
-    set_conflict(pool, out, RP_POOL_STALE_ACCESS, false, tenant, &access->site);
+  const struct rp__pool_slot *slot = rp__pool_slot_of(pool, buffer);
+  bool own = buffer->written_turn == slot->turn + 1; /* it may find what the buffer's user wrote */
+  bool moves = access->interposed && (access->mode != RP_POOL_READ || access->capturing);
+  if (surely_reads(access) && !own) {
+    set_conflict(pool, out, RP_POOL_STALE_ACCESS, false, slot->tenant, &access->site);
     policy(pool, out);
-  } else {
-    set_conflict(pool, out, RP_POOL_FOREIGN_ACCESS, access->interposed, tenant, &access->site);
+  } else if (access->mode == RP_POOL_WRITE) {
+    set_conflict(pool, out, RP_POOL_FOREIGN_ACCESS, access->interposed, slot->tenant, &access->site);
     out->want_fallback = !access->interposed;
+  } else {
+    bool suspect = access->learned && pool->options.on_stale != RP_POOL_ON_STALE_REPORT;
+    set_conflict(pool, out, RP_POOL_UNCLEAR_ACCESS, moves, slot->tenant, &access->site);
+    out->want_fallback = suspect || !access->interposed;
   }
-  if (access->interposed && (writes || access->capturing))
-    set_memory(pool, out, RP_POOL_MEMORY_PRIVATE, RP_POOL_CONFLICT);
+  if (moves) set_memory(pool, out, RP_POOL_MEMORY_PRIVATE, RP_POOL_CONFLICT);
 }
 
 rp_status rp_pool_access_decide(const struct rp_pool *pool, const struct rp_pool_access *access,

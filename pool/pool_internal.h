@@ -43,12 +43,14 @@ struct rp__pool_buffer {
   bool granted;             /**< was left unbacked at allocation */
   bool concealed;           /**< not mapped at present, though it holds memory */
   bool pinned;              /**< keeps its slot until the next quiescent point makes it private */
+  uint64_t written_turn;    /**< turn of its slot in which something may have written it; 0 = none */
   struct rp_pool_site last; /**< last post or access */
 };
 
 struct rp__pool_slot {
   uint32_t memory; /**< RP_POOL_NONE: nothing is bound to it */
   uint32_t tenant; /**< whose data is in it, or RP_POOL_NONE */
+  uint64_t turn;   /**< receives into it so far */
 };
 
 struct rp__pool_class {

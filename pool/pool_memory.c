@@ -181,6 +181,7 @@ void rp__pool_leave_slot(struct rp_pool *pool, uint32_t id, enum rp_pool_binding
     rp__pool_last_note(pool, buffer);
   }
   buffer->slot = RP_POOL_NONE;
+  buffer->written_turn = 0;
   buffer->pinned = false;
   buffer->binding = binding;
   if (binding == RP_POOL_UNBOUND) buffer->concealed = false;

@@ -14,9 +14,9 @@ const char *rp_pool_life_name(enum rp_pool_life life) {
 }
 
 const char *rp_pool_conflict_name(enum rp_pool_conflict_kind kind) {
-  static const char *const words[RP_POOL_CONFLICT_COUNT] = {
-      "none",          "early_reuse",     "unordered_reuse",  "foreign_access", "stale_access",
-      "size_mismatch", "escaped_pointer", "interrupted_step", "double_free"};
+  static const char *const words[] = {"none",         "early_reuse",   "unordered_reuse", "foreign_access",
+                                      "stale_access", "size_mismatch", "escaped_pointer", "interrupted_step",
+                                      "double_free",  "unclear_access"};
   return WORD(words, kind);
 }
 
@@ -60,8 +60,9 @@ static const struct {
                              "own before the next one."},
     [RP_POOL_SWITCHED_OFF] = {"switched_off", "The pool was switched off while the job ran."},
     [RP_POOL_RECEIVE_NOT_GATED] =
-        {"receive_not_gated", "A receive was seen only after it had been launched, when nothing could be done "
-                              "before it; use a build with the shared libnccl."},
+        {"receive_not_gated",
+         "A receive was seen only after it had been launched, when nothing could be done "
+         "before it; use a build with the shared libnccl."},
 };
 
 const char *rp_pool_reason_name(enum rp_pool_reason reason) {

@@ -9,6 +9,7 @@
 //   threads COUNT REPEATS NAME ...   the same on that many threads at once
 //   fork ...                does the rest of the line in a child and waits for it
 //   exec                    becomes this program anew
+//   leave                   goes on in another thread, and the main thread ends
 //   allow                   installs a seccomp filter that allows what is needed and kills for the rest
 //   quit
 #include <dlfcn.h>
@@ -157,6 +158,13 @@ static void do_fork(char *rest, char **argv) {
     printf("child ended by signal %d\n", WTERMSIG(status));
 }
 
+static void *serve(void *argv) {
+  char line[4096];
+  while (fgets(line, sizeof line, stdin))
+    do_line(line, argv);
+  exit(0);
+}
+
 static void do_line(char *line, char **argv) {
   line[strcspn(line, "\n")] = '\0';
   if (strncmp(line, "fork ", 5) == 0) {
@@ -181,6 +189,10 @@ static void do_line(char *line, char **argv) {
   } else if (strcmp(command, "exec") == 0) {
     execv("/proc/self/exe", argv);
     puts(strerror(errno));
+  } else if (strcmp(command, "leave") == 0) {
+    pthread_t other;
+    puts(pthread_create(&other, NULL, serve, argv) == 0 ? "ok" : "no thread");
+    pthread_exit(NULL);
   } else if (strcmp(command, "allow") == 0) {
     puts(allow() ? "ok" : "no filter");
   } else {
@@ -189,12 +201,9 @@ static void do_line(char *line, char **argv) {
 }
 
 int main(int argc, char **argv) {
-  char line[4096];
   (void)argc;
   setvbuf(stdout, NULL, _IOLBF, 0);
   setvbuf(stdin, NULL, _IONBF, 0); // nothing is lost when the program becomes another
   puts("ready");
-  while (fgets(line, sizeof line, stdin))
-    do_line(line, argv);
-  return 0;
+  serve(argv);
 }

@@ -14,6 +14,7 @@ from support import BUILD, PROGRAMS, RECVPOOL
 PROGRAM = os.path.join(PROGRAMS, "attach_program")
 STATIC_PROGRAM = os.path.join(PROGRAMS, "attach_program_static")
 MOCK = os.path.join(PROGRAMS, "libattach_mock.so")
+FORWARDING = os.path.join(PROGRAMS, "libattach_forward.so")  # hands on to MOCK
 MOCK_WITH_PAD = os.path.join(PROGRAMS, "libattach_mock_pad.so")
 BUILT = os.path.exists(os.path.join(BUILD, "bpf", "recvpool.skel.h"))
 
@@ -29,7 +30,7 @@ def reason_to_skip():
     return None
 
 
-def wait_until(condition, what, seconds=30):
+def wait_until(condition, what, seconds=support.TIMEOUT_SECONDS):
     """Polls 100 times a second, up to `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
@@ -73,7 +74,7 @@ class Program:
     def close(self):
         if self.process.poll() is None:
             self.process.stdin.close()
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=support.TIMEOUT_SECONDS)
         self.process.stdout.close()
 
 
@@ -89,12 +90,31 @@ class Observer:
         self.said = self.process.stderr.readline() if wait else ""
         assert not wait or "observing" in self.said, self.said + self.process.stderr.read()
 
+    def sleeps(self):
+        """Whether it has read everything and waits for more."""
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            return file.read().rsplit(")")[1].split()[0] == "S"
+
+    def links(self):
+        """How many attachments of probes it holds."""
+        folder, count = f"/proc/{self.process.pid}/fd", 0
+        for name in os.listdir(folder):
+            try:
+                count += any(kind in os.readlink(os.path.join(folder, name)) for kind in ("bpf_link", "perf_event"))
+            except FileNotFoundError:
+                pass
+        return count
+
+    def wait_for_probes(self, links):
+        """Until it has attached to more than it held when it had `links`."""
+        wait_until(lambda: self.links() > links and self.sleeps(), "probes in what has been loaded")
+
     def stop(self, with_signal=signal.SIGINT):
         """Ends it and returns the document (or the text)."""
         self.process.send_signal(with_signal)
         return self.finish()
 
-    def finish(self, seconds=60):
+    def finish(self, seconds=support.TIMEOUT_SECONDS):
         out, self.errors = self.process.communicate(timeout=seconds)
         assert self.process.returncode == 0, (self.process.returncode, self.errors, out[-2000:])
         return json.loads(out) if self.report else out

@@ -458,6 +458,39 @@ static void value_wait(void) {
   outside_end(&o);
 }
 
+struct reader {
+  const struct outside *o;
+  const void *buffer;
+};
+
+static void *read_there(void *argument) {
+  const struct reader *reader = argument;
+  check(cudaMemcpyAsync(reader->o->sink, reader->buffer, BYTES, cudaMemcpyDeviceToDevice, 0), "copy");
+  return NULL;
+}
+
+/* Each message is read by a thread that has called nothing before, so no context is current there, on the
+ * default stream; events order all of it. */
+static void thread_first_call(void) {
+  struct outside o;
+  outside_create(&o);
+  for (int n = 0; n < 8 * BUFFERS; n++) {
+    struct reader reader = {&o, buffers[n % BUFFERS]};
+    pthread_t thread;
+    receive(&o.stage, buffers[n % BUFFERS], n);
+    check(cudaEventRecord(o.received, o.stage.stream), "cudaEventRecord");
+    check(cudaStreamWaitEvent(0, o.received, 0), "cudaStreamWaitEvent");
+    check(pthread_create(&thread, NULL, read_there, &reader), "pthread_create");
+    (void)pthread_join(thread, NULL);
+    check(cudaEventRecord(o.received, 0), "cudaEventRecord");
+    check(cudaStreamWaitEvent(o.stage.stream, o.received, 0), "cudaStreamWaitEvent");
+    if (n < 3 * BUFFERS) check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); /* until memory is shared */
+  }
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  printf("%d\n", last_byte(o.sink, o.compute));
+  free_all();
+}
+
 int main(int argc, char **argv) {
   static const struct {
     const char *name;
@@ -477,7 +510,8 @@ int main(int argc, char **argv) {
                {"peers", peers},
                {"second_device", second_device},
                {"host_function", host_function},
-               {"value_wait", value_wait}};
+               {"value_wait", value_wait},
+               {"thread_first_call", thread_first_call}};
   for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
     if (strcmp(argv[1], modes[i].name) == 0) {
       modes[i].run();

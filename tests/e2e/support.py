@@ -20,7 +20,7 @@ SIMLIB = os.path.join(BUILD, "simlib")
 PROGRAMS = os.path.join(BUILD, "tests", "e2e")
 
 # No test waits for less than it must: this only ends one that hangs.
-TIMEOUT_SECONDS = int(os.environ.get("E2E_TIMEOUT_SECONDS", "120"))
+TIMEOUT_SECONDS = int(os.environ.get("E2E_TIMEOUT_SECONDS", "300"))
 
 
 def load_schema(name):

@@ -4,13 +4,13 @@ import glob
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-import time
 
 import support
 import trace_check
-from attach_support import AttachCase, functions_of, reports_of
+from attach_support import AttachCase, functions_of, reports_of, wait_until
 from support import RECVPOOL, SOURCE, TRAINER
 
 HOLDER = """
@@ -177,8 +177,8 @@ class EstimateTest(TrainerCase):
                 self.reports_dir += "x"
 
 
-class MiddleTest(TrainerCase):
-    """Attaching in the middle of a run, to the launcher of the ranks."""
+class RunningCase(TrainerCase):
+    """With a job that is in the middle of its run."""
 
     def start_job(self, options):
         """A job that goes on for long, and the file that it says its steps in."""
@@ -187,25 +187,31 @@ class MiddleTest(TrainerCase):
             return subprocess.Popen([TRAINER, "--steps", "100000", *options], env=support.simulated(), stdout=out,
                                     stderr=subprocess.DEVNULL), said
 
-    def wait_for_step(self, said, step):
-        deadline = time.monotonic() + support.TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            with open(said) as file:
-                if f"step {step} " in file.read():
-                    return
-            time.sleep(0.05)
-        self.fail("the job does not train")
+    def steps(self, said):
+        with open(said) as file:
+            return file.read().count("step ")
+
+    def wait_for_steps(self, said, more):
+        """Until the job has done `more` steps than now."""
+        before = self.steps(said)
+        wait_until(lambda: self.steps(said) >= before + more, "the job to train", support.TIMEOUT_SECONDS)
+
+
+class MiddleTest(RunningCase):
+    """Attaching in the middle of a run, to the launcher of the ranks."""
 
     def observe_middle(self, options, *arguments):
         inside, _, _ = self.both(options)
         by_rank = {report["process"]["rank"]: report for report in inside.values()}
         job, said = self.start_job(options)
         try:
-            self.wait_for_step(said, 20)
-            document = self.observer("--pid", str(job.pid), "--duration", "4s", *arguments).finish()
+            self.wait_for_steps(said, 20)
+            observer = self.observer("--pid", str(job.pid), *arguments)
+            self.wait_for_steps(said, 20)
+            document = observer.stop()
         finally:
             job.terminate()
-            job.wait(timeout=30)
+            job.wait(timeout=support.TIMEOUT_SECONDS)
         self.check_document(document)
         reports = reports_of(document)
         self.assertEqual(len(reports), len(by_rank))
@@ -235,18 +241,33 @@ class MiddleTest(TrainerCase):
         self.check(["--schedule", "gpipe", "--stages", "3", "--microbatches", "6"], skip=[(0, "gradient")])
 
 
-class OutputTest(TrainerCase):
-    def test_lines_in_a_pipe_then_the_table(self):
-        job = subprocess.Popen([TRAINER, "--steps", "100000", "--stages", "2", "--message-bytes", "64KiB"],
-                               env=support.simulated(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+class OutputTest(RunningCase):
+    def lines_and_table(self, pid, said, lines, steps):
+        """What is said of a job in a pipe, until after that many lines and steps of it."""
+        path = os.path.join(self.folder, "said by attach")
+        with open(path, "w") as out:
+            observer = subprocess.Popen([RECVPOOL, "attach", "--pid", str(pid), "--interval", "100ms", "--min-bytes", "1"],
+                                        stdout=out, stderr=subprocess.DEVNULL, env=support.clean_environment())
         try:
-            time.sleep(0.5)
-            text = self.observer("--pid", str(job.pid), "--duration", "2s", "--interval", "500ms", report=False).finish()
+            with open(path) as file:
+                wait_until(lambda: file.seek(0) == 0 and file.read().count(" sends") >= lines, "lines of the observer")
+            self.wait_for_steps(said, steps)
+        finally:
+            observer.send_signal(signal.SIGINT)
+            self.assertEqual(observer.wait(timeout=support.TIMEOUT_SECONDS), 0)
+        with open(path) as file:
+            return file.read()
+
+    def test_lines_in_a_pipe_then_the_table(self):
+        job, said = self.start_job(["--stages", "2", "--message-bytes", "64KiB"])
+        try:
+            self.wait_for_steps(said, 1)
+            text = self.lines_and_table(job.pid, said, 8, 20)
         finally:
             job.terminate()
-            job.wait(timeout=30)
+            job.wait(timeout=support.TIMEOUT_SECONDS)
         lines = re.findall(r"(?m)^ +\d+\.\d s  rank ([01])  process \d+  \d+ receives \([\d.]+ \w+\), \d+ sends", text)
-        self.assertGreaterEqual(len(lines), 4)
+        self.assertGreaterEqual(len(lines), 6)  # the table has such words too
         self.assertEqual(set(lines), {"0", "1"})
         self.assertIn("\n=> pooling would save about ", text)
         self.assertIn("release is known from answering sends only", text)
@@ -260,7 +281,7 @@ class OutputTest(TrainerCase):
                                text=True)
         observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--trace", path)
         self.assertFalse(os.path.exists(path))  # whole or not there
-        job.communicate("go\n", timeout=60)
+        job.communicate("go\n", timeout=support.TIMEOUT_SECONDS)
         reports = reports_of(observer.stop())
         with open(path) as file:
             found = trace_check.check(json.load(file))
@@ -274,7 +295,7 @@ class OutputTest(TrainerCase):
             result = support.run([RECVPOOL, "attach", "--pid", str(job.pid), "--trace", "/nowhere/trace.json"])
         finally:
             job.terminate()
-            job.wait(timeout=30)
+            job.wait(timeout=support.TIMEOUT_SECONDS)
         self.assertEqual((result.returncode, result.stdout), (1, ""))
         self.assert_one_line(result.stderr)
         self.assertIn("cannot write /nowhere/trace.json: No such file or directory", result.stderr)
@@ -284,7 +305,7 @@ class OutputTest(TrainerCase):
         job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", TRAINER, "--stages", "2", "--steps", "3"],
                                env=support.simulated(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--report-dir", self.reports_dir)
-        job.communicate("go\n", timeout=60)
+        job.communicate("go\n", timeout=support.TIMEOUT_SECONDS)
         document = observer.stop()
         files = {report["process"]["pid"]: report for report in self.read_reports()}
         self.assertEqual(set(files), set(reports_of(document)))

@@ -1,14 +1,16 @@
 """The cross-check: what the agent in a process says is held against what the probes saw."""
 
+import glob
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 
 import support
 import test_attach
-from attach_support import MOCK, AttachCase, reports_of
+from attach_support import FORWARDING, MOCK, AttachCase, reports_of, wait_until
 from support import RECVPOOL, TRAINER
 
 RECV = ("ncclRecv", 0x7F1000000000, 100, 7, 1, 0xC0FFEE, 0)
@@ -20,7 +22,7 @@ class AgentTest(test_attach.TrainerCase):
     def observed(self, *options):
         holder = self.hold_libraries()
         command = [RECVPOOL, "run", "--mode", "enforce", "--interval", "0.1", "--report-dir", self.reports_dir, *options,
-                   "--", TRAINER, "--stages", "2", "--microbatches", "8", "--steps", "250", "--message-bytes", "4MiB"]
+                   "--", TRAINER, "--stages", "2", "--microbatches", "8", "--steps", "60", "--message-bytes", "4MiB"]
         job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", *command], env=support.simulated(),
                                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         observer = self.observer("--pid", f"{job.pid},{holder.pid}")
@@ -51,21 +53,25 @@ class AgentTest(test_attach.TrainerCase):
 class LyingAgentTest(AttachCase):
     """A library with the agent's name, and reports of its own making."""
 
-    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False):
+    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True):
         """The observer's process, document and words about a process that made `made` receives. With `predecessor` the
-        report is of the program that the process was before."""
+        report is of the program that the process was before; without `held` the process is the first that maps the
+        library."""
         library = os.path.join(self.folder, "librecvpool.so")
         shutil.copy(MOCK, library)
         os.makedirs(self.reports_dir, exist_ok=True)
         environment = support.clean_environment(RECVPOOL_REPORT_DIR=self.reports_dir)
         program, holder = self.program(env=environment), self.program()
-        holder.open(library)  # so that it is probed before the first call
+        if held:
+            holder.open(library)  # so that it is probed before the first call
         observer = self.observer("--pid", f"{program.pid},{holder.pid}")
-        holder.close()
         start = time.monotonic_ns()
         self.assertEqual(program.do("exec"), "ready")  # observed from its beginning
         program.open(library)
-        time.sleep(0.5)  # for the observer to notice that it is mapped
+        links = observer.links()
+        holder.open(shutil.copy(MOCK, os.path.join(self.folder, "other.so")))
+        observer.wait_for_probes(links)  # it looks at everybody's mappings, the program's before
+        holder.close()
         for _ in range(made):
             program.call(*RECV)
         start = start if predecessor else time.monotonic_ns()
@@ -78,7 +84,7 @@ class LyingAgentTest(AttachCase):
             json.dump(report, file)
         os.rename(os.path.join(self.reports_dir, "." + name), os.path.join(self.reports_dir, name))
         program.close()
-        out, errors = observer.process.communicate(timeout=60)
+        out, errors = observer.process.communicate(timeout=support.TIMEOUT_SECONDS)
         document = json.loads(out)
         self.check_document(document)
         self.assertEqual(observer.process.returncode, int(document["observer"]["cross_checks"]["differences"] > 0))
@@ -93,6 +99,38 @@ class LyingAgentTest(AttachCase):
     def test_the_program_before(self):
         checks, errors, _ = self.told(2, predecessor=True)
         self.assertEqual((checks, errors), ({"compared": 0, "differences": 0}, ""))
+
+    def test_probes_that_came_late_accuse_nobody(self):
+        checks, errors, warnings = self.told(4, held=False)
+        self.assertEqual((checks, errors), ({"compared": 0, "differences": 0}, ""))
+        self.assertIn("its first calls may be missing", " ".join(warnings))
+
+    def test_the_agent_is_known_before_its_first_call_is_counted(self):
+        """It is loaded and makes memory at once, and all of that is read from the buffer in one go."""
+        for name, source in (("librecvpool.so", FORWARDING), ("libattach_mock.so", MOCK)):
+            shutil.copy(source, os.path.join(self.folder, name))
+        os.makedirs(self.reports_dir)
+        environment = support.clean_environment(RECVPOOL_REPORT_DIR=self.reports_dir)
+        program, holder = self.program(env=environment), self.program()
+        for name in ("librecvpool.so", "libattach_mock.so"):
+            holder.open(os.path.join(self.folder, name))
+        own = os.path.join(self.folder, "own")
+        observer = self.observer("--pid", f"{program.pid},{holder.pid}", "--report-dir", own, "--interval", "50ms")
+        holder.close()
+        self.assertEqual(program.do("exec"), "ready")
+        observer.process.send_signal(signal.SIGSTOP)
+        program.open(os.path.join(self.folder, "librecvpool.so"))
+        self.assertEqual(program.call("agent_create", "&", 4096)[0], 0)
+        program.call(*RECV)
+        observer.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: glob.glob(os.path.join(own, f"*-{program.pid}-*.json")), "the receive to be counted")
+        start = time.monotonic_ns()
+        report = {"state": "finished", "written_monotonic_ns": start, "events": {"by_kind": {"recv": 1, "send": 0}},
+                  "enforcement": {"mode": "enforce", "devices": [{"physical_bytes": 4096, "one_to_one_bytes": 0}]}}
+        with open(os.path.join(self.reports_dir, f"host-{program.pid}-{start}.json"), "w") as file:
+            json.dump(report, file)
+        program.close()
+        self.assertEqual(observer.finish()["observer"]["cross_checks"], {"compared": 2, "differences": 0})
 
     def check_lie(self, words, *arguments):
         checks, errors, warnings = self.told(*arguments)

@@ -4,7 +4,6 @@ loading, and those that are refused."""
 import os
 import shutil
 import subprocess
-import time
 
 import support
 from attach_support import (MOCK, PROGRAM, STATIC_PROGRAM, AttachCase, functions_of, libraries_of, reports_of,
@@ -108,8 +107,9 @@ class FilesTest(AttachCase):
         for attempt in range(3):
             program = self.program()
             observer = self.observer("--pid", str(program.pid))
+            links = observer.links()
             program.open(self.copy(f"late{attempt}.so"))
-            time.sleep(0.05)
+            observer.wait_for_probes(links)
             received, document = self.count_receives(program, observer)
             self.assertEqual(received, 10)
 
@@ -118,8 +118,9 @@ class FilesTest(AttachCase):
         loader = self.copy("ld.so", os.path.realpath("/lib64/ld-linux-x86-64.so.2"))
         program = self.program(command=[loader, PROGRAM])
         observer = self.observer("--pid", str(program.pid))
+        links = observer.links()
         program.open(self.copy())
-        time.sleep(1)
+        observer.wait_for_probes(links)
         self.assertEqual(self.count_receives(program, observer)[0], 10)
 
     def test_damaged_and_foreign_files_are_harmless(self):
@@ -136,7 +137,7 @@ class FilesTest(AttachCase):
                 self.assertEqual(process.stdout.readline(), b"ready\n")
                 document = self.observer("--pid", str(process.pid)).stop()
                 self.assertNotIn(path, libraries_of(document))
-                process.communicate(timeout=30)
+                process.communicate(timeout=support.TIMEOUT_SECONDS)
 
 
 class NamespaceTest(AttachCase):

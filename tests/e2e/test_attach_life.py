@@ -112,7 +112,6 @@ class LifeTest(AttachCase):
         first.call(*RECV)
         second = self.program(path)
         second.open(MOCK)
-        time.sleep(0.05)
         second.call(*RECV)
         second.call(*RECV)
         other.call(*RECV)
@@ -124,7 +123,6 @@ class LifeTest(AttachCase):
         observer = self.observer("--all")
         later = self.program()
         later.open(MOCK)
-        time.sleep(0.05)
         running.call(*RECV)
         later.do("repeat 3 " + TEXT)
         later.do("fork repeat 137 " + TEXT)  # a number that no other process has
@@ -149,10 +147,8 @@ class LifeTest(AttachCase):
             with open(os.path.join(folder, "cgroup.procs"), "w") as file:
                 file.write(str(program.pid))
         observer = self.observer("--cgroup", group)
-        time.sleep(0.1)
         for program in (inside, deeper, outside):
             program.call(*RECV)
-        time.sleep(0.1)
         for program in (inside, deeper, outside):
             program.call(*RECV)
         reports = reports_of(observer.stop())
@@ -182,7 +178,6 @@ class LifeTest(AttachCase):
         for attempt in range(20):
             program = Program()
             program.open(MOCK)
-            time.sleep(0.03)
             program.do(f"repeat {len(seen) + 1} " + TEXT)
             program.close()
             if not seen or program.pid == seen[0]:
@@ -203,7 +198,7 @@ class LifeTest(AttachCase):
         shell = subprocess.Popen(["sh", "-c", "read line; for i in $(seq 300); do /bin/true; done; sleep 0.3"],
                                  stdin=subprocess.PIPE)
         observer = self.observer("--pid", str(shell.pid))
-        shell.communicate(b"go\n", timeout=60)
+        shell.communicate(b"go\n", timeout=support.TIMEOUT_SECONDS)
         document = observer.finish()
         self.assertEqual(list(reports_of(document)), [shell.pid])
         self.assertEqual(document["observer"]["processes_forgotten"], 0)
@@ -240,6 +235,7 @@ class NothingLeftTest(AttachCase):
         program.call(*RECV)
 
     def test_every_way_to_end(self):
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL))  # also under nohup
         program = self.program()
         program.open(MOCK)
         with open(MOCK, "rb") as file:
@@ -250,7 +246,7 @@ class NothingLeftTest(AttachCase):
             self.assertNotEqual(links_and_maps(), before)
             program.call(*RECV)
             observer.process.send_signal(ending)
-            out, _ = observer.process.communicate(timeout=60)
+            out, _ = observer.process.communicate(timeout=support.TIMEOUT_SECONDS)
             self.assertEqual(observer.process.returncode, 0 if ending != signal.SIGKILL else -signal.SIGKILL)
             if ending != signal.SIGKILL:
                 self.assertEqual(kinds(reports_of(json.loads(out))[program.pid])["recv"], 1)
@@ -347,7 +343,7 @@ class MissingTest(AttachCase):
         program.call(*RECV)
         self.assertTrue(process.stdout.readline())
         process.stdout.close()
-        self.assertEqual(process.wait(timeout=60), 1)
+        self.assertEqual(process.wait(timeout=support.TIMEOUT_SECONDS), 1)
         process.stderr.close()
 
     def test_no_such_process(self):
@@ -381,7 +377,7 @@ class MissingTest(AttachCase):
         program.open(MOCK)
         with open("/dev/full", "w") as full:
             result = subprocess.run([RECVPOOL, "attach", "--json", "--pid", str(program.pid), "--duration", "100ms"],
-                                    stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+                                    stdout=full, stderr=subprocess.PIPE, text=True, timeout=support.TIMEOUT_SECONDS)
         self.assertEqual(result.returncode, 1)
         self.assertIn("cannot write to stdout", result.stderr)
         result = support.run([RECVPOOL, "attach", "--pid", str(program.pid), "--duration", "100ms", "--report-dir",

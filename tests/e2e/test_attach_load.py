@@ -65,15 +65,6 @@ class LoadTest(AttachCase):
                 report = self.only_report(document, program.pid)
                 self.assertGreater(self.check_all_counted(document, report, HITS // 10), 0)
 
-    def go_on(self, observer):
-        """Returns when it has read everything and waits for more."""
-        observer.process.send_signal(signal.SIGCONT)
-
-        def sleeps():
-            with open(f"/proc/{observer.process.pid}/stat") as file:
-                return file.read().rsplit(")")[1].split()[0] == "S"
-        wait_until(sleeps, "the observer to have read everything")
-
     def test_what_a_program_lost_is_its_own_and_not_the_next_one_s(self):
         program = self.program()
         program.open(MOCK)
@@ -82,7 +73,8 @@ class LoadTest(AttachCase):
         program.do(f"repeat 1000 {SEND}")
         self.assertEqual(program.do("exec"), "ready")  # finds no room in the buffer
         program.open(MOCK)
-        self.go_on(observer)
+        observer.process.send_signal(signal.SIGCONT)
+        wait_until(observer.sleeps, "the observer to have read everything")
         for _ in range(5):
             program.do(f"repeat 1 {SEND}")
         document = observer.stop()

@@ -65,7 +65,7 @@ class RealLibrariesTest(AttachCase):
             statuses = dict(eval(process.stdout.readline()))  # written by the program above
             return process.pid, observer.stop(), statuses
         finally:
-            process.communicate("end\n", timeout=60)
+            process.communicate("end\n", timeout=support.TIMEOUT_SECONDS)
 
     def test_arguments_and_statuses(self):
         pid, text, statuses = self.observed("--calls", report=False)

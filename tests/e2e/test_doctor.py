@@ -125,6 +125,15 @@ class KernelTest(DoctorCase):
                     self.assertIn("setcap", found[name]["mend"])
                 self.assertEqual(found["cap_sys_ptrace"]["status"], "warning")
 
+    def test_the_report_folder_that_is_named(self):
+        file = os.path.join(self.folder, "file")
+        with open(file, "w"):
+            pass
+        for folder, status in ((self.folder, "ok"), (file, "warning"), (os.path.join(file, "below"), "warning")):
+            _, found = self.ask(RECVPOOL_REPORT_DIR=folder)
+            self.assertEqual(found["reports"]["status"], status)
+            self.assertIn(folder, found["reports"]["text"])
+
     def test_no_report_folder(self):
         _, found = self.ask(["setpriv", "--reuid=65534", "--clear-groups"], XDG_RUNTIME_DIR=self.folder)
         self.assertEqual(found["reports"]["status"], "warning")
@@ -147,6 +156,18 @@ class KernelTest(DoctorCase):
     def test_container(self):
         document, found = self.ask(["unshare", "--pid", "--fork", "--mount-proc"])
         self.assertEqual((found["pid_namespace"]["status"], document["attach_works"]), (FAILURE, False))
+
+    def test_user_namespace(self):
+        """Its root has all capabilities, and none of them counts."""
+        document, found = self.ask(["unshare", "--user", "--map-root-user"])
+        self.assertEqual((found["user_namespace"]["status"], document["attach_works"]), (FAILURE, False))
+        self.assertIn("user namespace", found["programs"]["text"])
+
+    def test_no_proc(self):
+        document, found = self.ask(["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none /proc; exec "$@"', "sh"])
+        self.assertEqual((found["proc"]["status"], document["attach_works"]), (FAILURE, False))
+        self.assertIn("/proc", found["programs"]["text"])
+        self.assertNotIn("cap_bpf", found)
 
     def test_seccomp(self):
         document, found = self.ask([os.path.join(PROGRAMS, "attach_deny"), "-1", "1"])

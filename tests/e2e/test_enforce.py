@@ -267,6 +267,17 @@ class ProgramTest(EnforceCase):
                     self.assertEqual((device["grown"], device["receives_waited"]), (1, 0))
                     self.assertEqual(device["conflicts"]["prevented"]["unordered_reuse"], 1)
 
+    def test_the_first_call_of_a_thread_is_in_order(self):
+        alone = self.program("thread_first_call")
+        for options in (["--slack", "0"], ["--slack", "0", "--cupti", "learn"]):
+            with self.subTest(options=options):
+                attached = self.program("thread_first_call", ["--mode", "enforce", *options])
+                self.assertEqual(attached.stdout, alone.stdout)
+                (_, device), = self.devices(self.take_reports())
+                self.assertGreater(device["activations"], 0)
+                self.assertEqual((device["grown"], device["receives_waited"]), (0, 0))
+                self.assertEqual(sum(device["conflicts"]["prevented"].values()), 0, device["conflicts"])
+
     def test_setuid_program_is_left_alone(self):
         if os.geteuid() != 0:
             self.skipTest("only root can make a program of another user's")

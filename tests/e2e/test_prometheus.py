@@ -178,7 +178,7 @@ class LiveTest(support.TestCase):
     def ask(self, what, **parameters):
         url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=support.TIMEOUT_SECONDS) as answer:
                 document = json.load(answer)
         except urllib.error.HTTPError as error:
             if error.code == 503:
@@ -207,7 +207,7 @@ class LiveTest(support.TestCase):
 
     def check_exposition(self):
         path = os.path.join(self.folder, "metrics.txt")
-        with urllib.request.urlopen(self.serve_url + "metrics", timeout=30) as answer, open(path, "wb") as file:
+        with urllib.request.urlopen(self.serve_url + "metrics", timeout=support.TIMEOUT_SECONDS) as answer, open(path, "wb") as file:
             file.write(answer.read())
         with open(path) as file:
             result = subprocess.run([PROMTOOL, "check", "metrics"], stdin=file, capture_output=True, text=True,

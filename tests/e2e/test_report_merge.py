@@ -407,7 +407,7 @@ class HostileTest(MergeCase):
         import urllib.request
         deadline = time.monotonic() + support.TIMEOUT_SECONDS
         while True:
-            with urllib.request.urlopen(url + "api/v1/processes", timeout=60) as answer:
+            with urllib.request.urlopen(url + "api/v1/processes", timeout=support.TIMEOUT_SECONDS) as answer:
                 document = json.load(answer)
             if document["skipped"] or time.monotonic() > deadline:
                 break

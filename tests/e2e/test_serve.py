@@ -38,12 +38,12 @@ class ServeTest(support.TestCase):
 
     def stop(self, process):
         process.terminate()
-        self.assertEqual(process.wait(20), 0)
+        self.assertEqual(process.wait(support.TIMEOUT_SECONDS), 0)
         process.stdout.close()
         process.stderr.close()
 
     def get(self, path, method="GET", headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=support.TIMEOUT_SECONDS)
         try:
             connection.putrequest(method, path, skip_host=False)
             for name, value in (headers or {}).items():
@@ -54,9 +54,9 @@ class ServeTest(support.TestCase):
         finally:
             connection.close()
 
-    def until(self, condition, seconds=10):
+    def until(self, condition):
         """Asks until the server has looked again."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + support.TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             found = condition()
             if found:
@@ -429,11 +429,11 @@ class ServeTest(support.TestCase):
         def counts():
             found = document()
             return len(found["processes"]), found["dropped_count"]
-        self.until(lambda: counts() == (4096, 100), support.TIMEOUT_SECONDS)
+        self.until(lambda: counts() == (4096, 100))
 
         def look():
             looked = json.loads(self.get("/healthz")[2])["last_look_unix_seconds"]
-            self.until(lambda: json.loads(self.get("/healthz")[2])["last_look_unix_seconds"] > looked, support.TIMEOUT_SECONDS)
+            self.until(lambda: json.loads(self.get("/healthz")[2])["last_look_unix_seconds"] > looked)
         look()
         before = self.read_bytes()
         look()
@@ -441,13 +441,12 @@ class ServeTest(support.TestCase):
         shown = {row["pid"] for row in document()["processes"]}
         for pid in sorted(shown)[:60]:
             os.unlink(os.path.join(self.reports_dir, f"n{pid}.json"))
-        self.until(lambda: counts() == (4096, 40), support.TIMEOUT_SECONDS)
+        self.until(lambda: counts() == (4096, 40))
         self.assertEqual(len({row["pid"] for row in document()["processes"]} - shown), 60)
         kept = max(pid for pid in shown if os.path.exists(os.path.join(self.reports_dir, f"n{pid}.json")))
         report["totals"]["held_bytes"] = 12345
         put(kept)
-        self.until(lambda: {row["pid"]: row["totals"]["held_bytes"] for row in document()["processes"]}[kept] == 12345,
-                   support.TIMEOUT_SECONDS)
+        self.until(lambda: {row["pid"]: row["totals"]["held_bytes"] for row in document()["processes"]}[kept] == 12345)
 
     def read_bytes(self):
         """What the server has read from files so far."""
@@ -618,4 +617,4 @@ class ServeTest(support.TestCase):
     def test_ends_on_interrupt(self):
         self.start()
         self.process.send_signal(signal.SIGINT)
-        self.assertEqual(self.process.wait(20), 0)
+        self.assertEqual(self.process.wait(support.TIMEOUT_SECONDS), 0)

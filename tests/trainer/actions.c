@@ -68,6 +68,7 @@ static void prepare_transfer(struct rp_rank *rank, const struct rp_action *actio
   int32_t other = action->stage + (forward == send ? 1 : -1);
   *transfer =
       (struct rp_transfer){.send = send,
+                           .back = !forward,
                            .bytes = rp_mistake_message_bytes(&rank->worker, action->microbatch, direction),
                            .peer = rank->program->stage_rank[other]};
   if (send) {

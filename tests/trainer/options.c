@@ -15,6 +15,7 @@ enum {
   KEY_DRIVER_API,
   KEY_BREAK_WAIT,
   KEY_OWN_STREAM,
+  KEY_TWO_COMMUNICATORS,
   KEY_PROBE,
   KEY_MISTAKE,
   KEY_MISTAKE_STEP,
@@ -88,6 +89,8 @@ static const struct argp_option option_table[] = {
      0},
     {"truth-dir", KEY_TRUTH_DIR, "DIR", 0, "write what really happened to DIR/rank-R.jsonl", 0},
     {"driver-api", KEY_DRIVER_API, NULL, 0, "use the driver instead of the runtime where both have a call",
+     0},
+    {"two-communicators", KEY_TWO_COMMUNICATORS, NULL, 0, "send gradients over a communicator of their own",
      0},
     {"own-stream", KEY_OWN_STREAM, NULL, 0, "compute on a created stream instead of the default stream", 0},
     {"probe", KEY_PROBE, NULL, 0, "exchange one element with both neighbours first, as torch does", 0},
@@ -255,15 +258,16 @@ static void check_options(struct argp_state *state, const struct rp_trainer_opti
 // ---- one option
 
 static error_t parse_flag_option(int key, struct rp_trainer_options *o) {
-  bool *const flag = key == KEY_RECOMPUTE         ? &o->recompute
-                     : key == KEY_BACKWARD_THREAD ? &o->backward_thread
-                     : key == KEY_DRIVER_API      ? &o->driver_api
-                     : key == KEY_OWN_STREAM      ? &o->own_stream
-                     : key == KEY_PROBE           ? &o->probe
-                     : key == KEY_BREAK_WAIT      ? &o->break_wait
-                     : key == KEY_UNGUARDED_POOL  ? &o->unguarded_pool
-                     : key == KEY_PRINT_SCHEDULE  ? &o->print_schedule
-                                                  : NULL;
+  bool *const flag = key == KEY_RECOMPUTE           ? &o->recompute
+                     : key == KEY_BACKWARD_THREAD   ? &o->backward_thread
+                     : key == KEY_DRIVER_API        ? &o->driver_api
+                     : key == KEY_OWN_STREAM        ? &o->own_stream
+                     : key == KEY_TWO_COMMUNICATORS ? &o->two_communicators
+                     : key == KEY_PROBE             ? &o->probe
+                     : key == KEY_BREAK_WAIT        ? &o->break_wait
+                     : key == KEY_UNGUARDED_POOL    ? &o->unguarded_pool
+                     : key == KEY_PRINT_SCHEDULE    ? &o->print_schedule
+                                                    : NULL;
   if (flag == NULL) return ARGP_ERR_UNKNOWN;
   *flag = true;
   return 0;

@@ -73,6 +73,7 @@ struct rp_trainer_options {
   bool driver_api;
   bool break_wait;         /**< leave out the consumer's wait for receives (to show that it matters) */
   bool probe;              /**< exchange one element with both neighbours first, as torch does */
+  bool two_communicators;  /**< gradients have one of their own */
   bool own_stream;         /**< compute on a created stream instead of the default one */
   bool unguarded_pool;     /**< receive buffers share memory as the planner says, and nobody guards them */
   int32_t identity;        /**< stage that passes on what it receives; -1 = none */

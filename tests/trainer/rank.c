@@ -88,7 +88,8 @@ static void connect_ranks(struct rp_rank *rank) {
   ncclUniqueId ids[2] = {0};
   rp_exchange_ids(w->options, rank->index, ranks, ids, w->options->mistake == RP_MISTAKE_ABORT ? 2 : 1);
   rank->second_id = ids[1];
-  w->transfers = rp_transfers_create(&ids[0], ranks, rank->index, &w->compute, w->buffers, w->truth);
+  w->transfers = rp_transfers_create(&ids[0], ranks, rank->index, w->options->two_communicators, &w->compute,
+                                     w->buffers, w->truth);
   if (w->options->probe) rp_transfers_probe(w->transfers, ranks, rank->index);
 }
 

@@ -23,8 +23,8 @@ struct rp_work {
 };
 
 struct rp_transfers {
-  ncclComm_t communicator;
-  cudaStream_t stream, other; /**< `other` is NULL until it is wanted */
+  ncclComm_t communicator, back; /**< `back`, for gradients, may be the same */
+  cudaStream_t stream, other;    /**< `other` is NULL until it is wanted */
   int which;
   const cudaStream_t *compute;
   cudaEvent_t ready; /**< recorded on the compute stream again before each group */
@@ -35,7 +35,7 @@ struct rp_transfers {
   struct rp_work *idle;
 };
 
-struct rp_transfers *rp_transfers_create(const ncclUniqueId *id, int ranks, int rank,
+struct rp_transfers *rp_transfers_create(const ncclUniqueId *id, int ranks, int rank, bool two,
                                          const cudaStream_t *compute, struct rp_buffers *buffers,
                                          struct rp_truth *truth) {
   struct rp_transfers *t = calloc(1, sizeof *t);
@@ -45,6 +45,8 @@ struct rp_transfers *rp_transfers_create(const ncclUniqueId *id, int ranks, int 
   t->truth = truth;
   t->last = &t->first;
   RP_NCCL(ncclCommInitRank(&t->communicator, ranks, *id, rank));
+  t->back = t->communicator;
+  if (two) RP_NCCL(ncclCommSplit(t->communicator, 0, rank, &t->back, NULL));
   RP_CUDA(cudaStreamCreateWithFlags(&t->stream, cudaStreamNonBlocking));
   t->ready = rp_device_event();
   return t;
@@ -133,12 +135,13 @@ static void wait_for_compute(struct rp_transfers *t, const struct rp_transfer *l
 
 static void post_one(struct rp_transfers *t, const struct rp_transfer *op) {
   void *memory = op->buffer->memory;
+  ncclComm_t communicator = op->back ? t->back : t->communicator;
   if (op->send) {
-    check_nccl(t, ncclSend(memory, op->bytes, ncclUint8, op->peer, t->communicator, t->stream), "ncclSend");
+    check_nccl(t, ncclSend(memory, op->bytes, ncclUint8, op->peer, communicator, t->stream), "ncclSend");
     return;
   }
   if (!op->unrecorded) push_range(&op->receive);
-  check_nccl(t, ncclRecv(memory, op->bytes, ncclUint8, op->peer, t->communicator, t->stream), "ncclRecv");
+  check_nccl(t, ncclRecv(memory, op->bytes, ncclUint8, op->peer, communicator, t->stream), "ncclRecv");
   if (!op->unrecorded) nvtxRangePop();
 }
 
@@ -162,7 +165,10 @@ struct rp_work *rp_transfers_post(struct rp_transfers *t, const struct rp_transf
   if (before_ns == NULL) rp_die("no memory");
   wait_for_compute(t, list, count);
   check_nccl(t, ncclGroupStart(), "ncclGroupStart");
-  for (size_t i = 0; i < count; i++) {
+  for (size_t n = 0; n < 2 * count; n++) { /* both sides take the communicators in the same order */
+    size_t i = n % count;
+    bool second = list[i].back && t->back != t->communicator;
+    if (second != (n >= count)) continue;
     before_ns[i] = rp_now_ns();
     post_one(t, &list[i]);
     if (list[i].send) work->sent[work->sent_count++] = list[i].buffer;
@@ -225,6 +231,7 @@ void rp_transfers_reconnect(struct rp_transfers *t, const ncclUniqueId *id, int 
     drop_sent(t, work);
   forget_groups(t);
   RP_NCCL(ncclCommInitRank(&t->communicator, ranks, *id, rank));
+  t->back = t->communicator;
   t->doomed = false;
 }
 
@@ -235,6 +242,7 @@ void rp_transfers_destroy(struct rp_transfers *t) {
     free(t->idle);
     t->idle = next;
   }
+  if (t->back != t->communicator) RP_NCCL(ncclCommDestroy(t->back));
   RP_NCCL(ncclCommDestroy(t->communicator));
   RP_CUDA(cudaEventDestroy(t->ready));
   RP_CUDA(cudaStreamDestroy(t->stream));

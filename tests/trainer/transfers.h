@@ -20,11 +20,13 @@ struct rp_transfer {
   size_t bytes;
   struct rp_truth_receive receive; /**< of a receive: what to note */
   bool unrecorded;                 /**< a receive that is no part of the schedule */
+  bool back;                       /**< of a gradient */
   int peer;
 };
 
-/** Joins the communicator. `compute` says at any time which stream's work transfers come after. */
-struct rp_transfers *rp_transfers_create(const ncclUniqueId *id, int ranks, int rank,
+/** Joins the communicator, and with `two` splits one off it for gradients. `compute` says at any time which
+ * stream's work transfers come after. */
+struct rp_transfers *rp_transfers_create(const ncclUniqueId *id, int ranks, int rank, bool two,
                                          const cudaStream_t *compute, struct rp_buffers *buffers,
                                          struct rp_truth *truth);
 /** Sends one element to both neighbours and receives theirs, and waits for it. */

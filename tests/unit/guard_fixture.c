@@ -48,8 +48,13 @@ void guard_end(struct guard_fixture *f) {
   host_device_destroy(f->device);
 }
 
+static bool same_members(void *context, uint64_t comm, uint64_t other) {
+  assert_int_not_equal(comm, other);
+  return ((const struct guard_fixture *)context)->members_told;
+}
+
 void guard_alloc(struct guard_fixture *f, size_t first, size_t count) {
-  const struct rp_guard_sink sink = {f, watch, unwatch};
+  const struct rp_guard_sink sink = {f, watch, unwatch, same_members};
   rp_guard_set_sink(f->guard, &sink);
   for (size_t i = first; i < first + count; i++) {
     assert_true(rp_guard_wants(f->guard, BYTES));
@@ -161,7 +166,7 @@ rp_status guard_try_access(struct guard_fixture *f, size_t i, struct rp_guard_ac
 
 void guard_kernel(struct guard_fixture *f, size_t i, uint64_t function) {
   guard_order(f, COMM, COMPUTE);
-  assert_int_equal(guard_try_access(f, i, (struct rp_guard_access){.function = function}), RP_OK);
+  assert_int_equal(guard_try_access(f, i, (struct rp_guard_access){.function = function, .place = 1}), RP_OK);
 }
 
 void guard_read(struct guard_fixture *f, size_t i, uint64_t function) {

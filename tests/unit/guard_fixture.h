@@ -32,6 +32,8 @@ struct guard_fixture {
   uint64_t boundaries, waits, idles;
   uint64_t watched;  /* ranges at present */
   bool sizes_untold; /* of sends */
+  uint64_t back;     /* communicator of gradients, 0: the same as that of activations */
+  bool members_told; /* both have the same members */
   bool shadow;       /* memory is the test's own, not the guard's */
   bool busy;         /* the device cannot be made idle: boundaries are postponed */
 };

@@ -65,8 +65,11 @@ void guard_program_run(struct guard_fixture *f, const struct guard_program *prog
     const struct guard_op *op = &program->ops[i];
     size_t buffer = guard_program_buffer(op->class, op->microbatch);
     if (op->receive) {
-      guard_receive(f, buffer, op->class ? DOWNSTREAM : UPSTREAM, true);
-      rp_guard_sent(f->guard, 50, op->class ? UPSTREAM : DOWNSTREAM, f->sizes_untold ? 0 : BYTES);
+      uint64_t comm = op->class && f->back ? f->back : 50;
+      struct rp_guard_receive receive = {.peer = op->class ? DOWNSTREAM : UPSTREAM, .comm = comm};
+      guard_order(f, COMPUTE, COMM);
+      assert_int_equal(guard_try_receive(f, buffer, receive), RP_OK);
+      rp_guard_sent(f->guard, comm, op->class ? UPSTREAM : DOWNSTREAM, f->sizes_untold ? 0 : BYTES);
     } else {
       guard_read(f, buffer, op->function);
     }

@@ -233,6 +233,7 @@ static void physical_memory(void **state) {
 /* ---- late ---- */
 
 enum { CALLS = 16, NOWHERE = CALLS };
+static unsigned stall_at = NOWHERE;
 
 /* One step of a stage in the middle under 1F1B with 4 microbatches: what comes from peer 0 goes back to it.
  */
@@ -251,20 +252,12 @@ static void step(struct rp_target *target, unsigned from, unsigned *position, un
     transfer(target, calls[from].kind, calls[from].peer, BASE + calls[from].buffer * 4096);
     clock_ns += (*position * 7919u % 5) * MS; /* pauses are never quite the same */
     if (from == longest) clock_ns += 60 * MS;
+    if (from == stall_at) clock_ns += 900 * MS;
   }
   clock_ns += 40 * MS;
 }
 
-/* The longest pause lies between two steps, or after call `longest`, where the rank has to tell. */
-static void check_late(unsigned from, unsigned longest) {
-  struct rp_target *target = make(false);
-  unsigned position = 0;
-  target->joined_late = true;
-  if (longest != NOWHERE) rp_tracker_assume_rank(target->tracker, 1);
-  clock_ns = 2000 * MS;
-  step(target, from, &position, longest);
-  for (int i = 0; i < 8; i++)
-    step(target, 0, &position, longest);
+static void check_channels(struct rp_target *target) {
   struct rp_snapshot now = snapshot(target);
   assert_int_equal(now.channel_count, 2);
   for (size_t i = 0; i < 2; i++) {
@@ -278,6 +271,19 @@ static void check_late(unsigned from, unsigned longest) {
     assert_true(channel->steps_complete >= 4);
   }
   rp_snapshot_fini(&now);
+}
+
+/* The longest pause lies between two steps, or after call `longest`, where the rank has to tell. */
+static void check_late(unsigned from, unsigned longest) {
+  struct rp_target *target = make(false);
+  unsigned position = 0;
+  target->joined_late = true;
+  if (longest != NOWHERE) rp_tracker_assume_rank(target->tracker, 1);
+  clock_ns = 2000 * MS;
+  step(target, from, &position, longest);
+  for (int i = 0; i < 8; i++)
+    step(target, 0, &position, longest);
+  check_channels(target);
   rp_target_destroy(target);
 }
 
@@ -292,6 +298,26 @@ static void rank_tells_sides_where_pauses_mislead(void **state) {
   for (unsigned from = 0; from < CALLS; from++)
     for (unsigned longest = 0; longest + 1 < CALLS; longest++)
       check_late(from, longest);
+}
+
+/* The process is stopped for a while after one call of its first or second whole step. */
+static void a_stall_is_not_taken_for_the_end_of_a_step(void **state) {
+  (void)state;
+  for (unsigned from = 0; from < CALLS; from++)
+    for (unsigned at = 0; at < 2 * CALLS; at++) {
+      struct rp_target *target = make(false);
+      unsigned position = 0;
+      target->joined_late = true;
+      clock_ns = 2000 * MS;
+      step(target, from, &position, NOWHERE);
+      for (unsigned i = 0; i < 14; i++) {
+        stall_at = at / CALLS == i ? at % CALLS : NOWHERE;
+        step(target, 0, &position, NOWHERE);
+      }
+      stall_at = NOWHERE;
+      check_channels(target);
+      rp_target_destroy(target);
+    }
 }
 
 static void groups_do_not_disturb(void **state) {
@@ -329,6 +355,7 @@ int main(void) {
       cmocka_unit_test(physical_memory),
       cmocka_unit_test(finds_the_beginning_of_a_step),
       cmocka_unit_test(rank_tells_sides_where_pauses_mislead),
+      cmocka_unit_test(a_stall_is_not_taken_for_the_end_of_a_step),
       cmocka_unit_test(groups_do_not_disturb),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -521,6 +521,93 @@ static void evaluations_come_first(void **state) {
   }
 }
 
+/* The last stage: activations over one communicator, gradients back over another one, after all reads.
+ * Another one with others as members may lead anywhere, and an evaluation sends nothing back. */
+static void answers_over_another_communicator(void **state) {
+  (void)state;
+  static const struct {
+    bool told;          /* both have the same members */
+    int32_t to;         /* who gets what this stage sends */
+    uint32_t extra;     /* messages that go to others over the second one */
+    const char *reason; /* of nothing being shared; NULL: it is */
+  } cases[] = {{true, UPSTREAM, 0, NULL},
+               {false, UPSTREAM, 0, "answers_unknown"},
+               {true, DOWNSTREAM, 0, "forward_only"},
+               {true, UPSTREAM, 1, "forward_only"}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    struct guard_fixture f = guard_start(&trained, NULL);
+    f.members_told = cases[c].told;
+    guard_alloc(&f, 0, 6);
+    for (size_t i = 0; i < 6; i++)
+      guard_channel(&f, i, 1, 1, (uint32_t)i);
+    for (size_t n = 0; n < 5 * 6; n++) {
+      guard_receive(&f, n % 6, UPSTREAM, true);
+      guard_read(&f, n % 6, 1);
+      guard_read(&f, n % 6, 2);
+      rp_guard_sent(f.guard, 51, cases[c].to, BYTES);
+      if (cases[c].extra) rp_guard_sent(f.guard, 51, 9, BYTES);
+    }
+    struct rp_guard_report report = guard_look(&f);
+    assert_string_equal(report.idle_reason, cases[c].reason ? cases[c].reason : "");
+    assert_int_equal(f.device->physical_bytes, (cases[c].reason ? 6 : 1) * MAPPED);
+    rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
+/* Nothing is answered that anybody can see, but messages are read again once others were sent. */
+static void read_again_is_training(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(8, 2);
+  struct guard_fixture f = guard_start(&trained, NULL);
+  f.back = 51;
+  guard_program_alloc(&f, &program);
+  guard_program_label(&f, &program);
+  for (int step = 0; step < 5; step++)
+    guard_program_run(&f, &program);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(report.active);
+  assert_int_equal(report.class_count, 1); /* of activations: gradients are read at once */
+  assert_int_equal(report.classes[0].direction, 1);
+  assert_int_equal(f.device->physical_bytes, (2 + 8) * MAPPED);
+  rp_guard_report_fini(&report);
+  guard_end(&f);
+}
+
+static void halves_share_an_allocation(void **state) {
+  (void)state;
+  struct guard_fixture f = guard_start(&trained, NULL);
+  guard_alloc(&f, 0, 4);
+  for (size_t i = 0; i < 4; i++)
+    guard_channel(&f, i, 1, 1, (uint32_t)i);
+  for (size_t n = 0; n < 5 * 8; n++) {
+    struct rp_guard_receive half = {
+        .address = f.address[n / 2 % 4] + n % 2 * BYTES / 2, .bytes = BYTES / 2, .peer = UPSTREAM};
+    assert_int_equal(guard_try_receive(&f, n / 2 % 4, half), RP_OK);
+    guard_kernel(&f, n / 2 % 4, 1);
+    rp_guard_sent(f.guard, 50, UPSTREAM, BYTES / 2);
+  }
+  expect_idle(&f, "shared_allocation");
+  guard_end(&f);
+}
+
+/* NCCL may launch later than the call, and nobody tells when it has. */
+static void launches_that_nobody_tells_of(void **state) {
+  (void)state;
+  struct guard_fixture f = guard_start(&trained, NULL);
+  guard_alloc(&f, 0, 4);
+  for (size_t i = 0; i < 4; i++)
+    guard_channel(&f, i, 1, 1, (uint32_t)i);
+  for (size_t n = 0; n < 5 * 4; n++) {
+    struct rp_guard_receive receive = {.peer = UPSTREAM, .group = n + 1};
+    assert_int_equal(guard_try_receive(&f, n % 4, receive), RP_OK);
+    guard_kernel(&f, n % 4, 1);
+    rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
+  }
+  expect_idle(&f, "not_launched");
+  guard_end(&f);
+}
+
 /* More goes to the peer than comes from it, as where stages go round in a loop: no training either. */
 static void evaluations_in_a_loop(void **state) {
   (void)state;
@@ -653,6 +740,10 @@ int main(void) {
       cmocka_unit_test(steps_that_overlap),
       cmocka_unit_test(evaluations_come_first),
       cmocka_unit_test(evaluations_in_a_loop),
+      cmocka_unit_test(answers_over_another_communicator),
+      cmocka_unit_test(read_again_is_training),
+      cmocka_unit_test(halves_share_an_allocation),
+      cmocka_unit_test(launches_that_nobody_tells_of),
       cmocka_unit_test(no_longer_shared),
       cmocka_unit_test(which_allocations_are_wanted),
       cmocka_unit_test(addresses_are_looked_up),

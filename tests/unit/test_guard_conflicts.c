@@ -189,7 +189,8 @@ static void foreign_access_of_a_dead_tenant_keeps_the_slot(void **state) {
   struct guard_program program = guard_program_1f1b(EIGHT, 2);
   struct guard_fixture f = guard_sharing((struct rp_guard_options){0});
   guard_receive(&f, 0, UPSTREAM, true);
-  guard_kernel(&f, 7, 77); /* the last tenant of the slot beside */
+  struct rp_guard_access write = {.mode = RP_POOL_WRITE, .function = 77};
+  assert_int_equal(guard_try_access(&f, 7, write), RP_OK); /* the last tenant of the slot beside */
   guard_expect(&f, RP_POOL_FOREIGN_ACCESS, true, 7, 7);
   assert_true(host_device_store(f.device, f.address[7], 4711));
   guard_receive(&f, 1, UPSTREAM, true); /* grows */
@@ -261,7 +262,11 @@ static void stale_access_aborts(void **state) {
                                    .site = {CONTEXT, COMPUTE, THREAD, 0}};
     bool abort = false;
     uint64_t calls = f.device->calls;
-    if (callback == 3) late.mode = RP_POOL_UNKNOWN_MODE;
+    if (callback == 3) { /* what uses each message first reads it */
+      late.mode = RP_POOL_UNKNOWN_MODE;
+      late.function = 11;
+      late.place = 1;
+    }
     if (callback == 0 || callback == 3) {
       assert_int_equal(guard_try_access(&f, 0, late), RP_ERROR_STATE);
       abort = f.action.abort;
@@ -279,6 +284,64 @@ static void stale_access_aborts(void **state) {
     guard_expect(&f, RP_POOL_STALE_ACCESS, false, 2, 0);
     guard_end(&f);
   }
+}
+
+/* Launches that are given a buffer whose message is gone: those that read each message first do so again, of
+ * all others nobody knows. */
+static void launches_are_told_apart(void **state) {
+  (void)state;
+  const struct {
+    uint32_t function, place;
+    bool stale, falls_back;
+  } cases[] = {{11, 1, true, true},   /* first of all that use a message */
+               {11, 2, false, true},  /* the same function writes another of its arguments */
+               {11, 0, false, true},  /* nobody knows which */
+               {22, 1, false, true},  /* one that used it too, but perhaps to write */
+               {77, 1, false, false}, /* one that never did: an allocator's next user, most likely */
+               {0, 0, false, false}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct guard_program program = guard_program_1f1b(EIGHT, 2);
+    struct guard_fixture f = guard_sharing((struct rp_guard_options){0});
+    for (size_t b = 0; b < 3; b++)
+      guard_cycle(&f, b); /* 2 in the slot of 0 */
+    struct rp_guard_access late = {.function = cases[i].function, .place = cases[i].place};
+    assert_int_equal(guard_try_access(&f, 0, late), RP_OK);
+    guard_expect(&f, cases[i].stale ? RP_POOL_STALE_ACCESS : RP_POOL_UNCLEAR_ACCESS, !cases[i].stale, 2, 0);
+    assert_int_equal(rp_guard_violations(f.guard), cases[i].stale);
+    assert_true(host_device_store(f.device, f.address[0], 1)); /* memory of its own: overwrites nothing */
+    uint64_t seen = 0;
+    assert_true(host_device_load(f.device, f.address[2], &seen));
+    assert_int_equal(seen, f.word[2]);
+    for (int step = 0; step < 3; step++)
+      guard_program_run(&f, &program);
+    struct rp_guard_report report = guard_look(&f);
+    assert_int_equal(report.pool.unclear, !cases[i].stale);
+    assert_int_equal(report.active, !cases[i].falls_back);
+    rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
+/* A call of several operations is asked about as a whole, and its operations are seen once more when made. */
+static void what_was_asked_about_is_counted_once(void **state) {
+  (void)state;
+  struct guard_fixture f = guard_sharing((struct rp_guard_options){0});
+  for (size_t i = 0; i < 3; i++)
+    guard_cycle(&f, i);
+  struct rp_guard_access late = {.address = f.address[0],
+                                 .bytes = BYTES,
+                                 .mode = RP_POOL_READ,
+                                 .kind = RP_EVENT_COPY_READ,
+                                 .site = {CONTEXT, COMPUTE, THREAD, 0}};
+  assert_int_equal(rp_guard_access_prepare(f.guard, &late, &f.action, NULL), RP_OK);
+  assert_int_equal(f.action.next, RP_GUARD_GO);
+  late.asked = true;
+  rp_guard_access_seen(f.guard, &late, rp_order_access(f.order, &late.site), NULL);
+  assert_int_equal(rp_guard_violations(f.guard), 1);
+  late.asked = false;
+  rp_guard_access_seen(f.guard, &late, rp_order_access(f.order, &late.site), NULL);
+  assert_int_equal(rp_guard_violations(f.guard), 2);
+  guard_end(&f);
 }
 
 static void callbacks_come_too_late(void **state) {
@@ -315,6 +378,8 @@ int main(void) {
       cmocka_unit_test(stale_access_falls_back),
       cmocka_unit_test(stale_access_is_only_reported),
       cmocka_unit_test(stale_access_aborts),
+      cmocka_unit_test(launches_are_told_apart),
+      cmocka_unit_test(what_was_asked_about_is_counted_once),
       cmocka_unit_test(callbacks_come_too_late),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,202 @@
+/* Programs of one rank that treat their receive buffers in uncommon ways, each correct: N messages a step,
+ * each to itself and read once before the next. What was read is printed, and must not depend on who shares
+ * memory with whom.
+ *
+ *   enforce_odd recycled | late_batch | halves | halves_later | nonblocking
+ */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/sim/rpsim.h"
+
+#define CHECK(call)                                                                                          \
+  do {                                                                                                       \
+    int result_ = (int)(call);                                                                               \
+    if (result_) {                                                                                           \
+      fprintf(stderr, "%s: error %d\n", #call, result_);                                                     \
+      exit(3);                                                                                               \
+    }                                                                                                        \
+  } while (0)
+
+#define BUFFERS 6
+#define STEPS 8
+#define LATE 6 /* step in which something uncommon is done */
+#define BYTES ((size_t)2 << 20)
+
+static unsigned char *buffers[BUFFERS], *from, *sink;
+static ncclComm_t comm;
+static cudaStream_t receives, compute;
+static cudaEvent_t received;
+static CUfunction read_last, fill;
+
+static void read_body(void *const *p, const struct rpsim_dims *dims) {
+  (void)dims;
+  **(unsigned char **)p[1] = (*(const unsigned char **)p[0])[BYTES - 1];
+}
+
+static void fill_body(void *const *p, const struct rpsim_dims *dims) {
+  (void)dims;
+  memset(*(unsigned char **)p[0], *(int *)p[1], BYTES);
+}
+
+static const struct rpsim_param two_pointers[] = {{0, 8}, {8, 8}}, pointer_and_value[] = {{0, 8}, {8, 4}};
+static const struct rpsim_kernel kernels[] = {{"_Z9read_lastPKhPh", read_body, 2, two_pointers},
+                                              {"_Z4fillPhi", fill_body, 2, pointer_and_value}};
+
+static void read_into(const unsigned char *buffer, unsigned char *to) {
+  void *params[] = {&buffer, &to};
+  CHECK(cuLaunchKernel(read_last, 1, 1, 1, 1, 1, 1, 0, (CUstream)compute, params, NULL));
+}
+
+static void fill_with(unsigned char *buffer, int value) {
+  void *params[] = {&buffer, &value};
+  CHECK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, (CUstream)compute, params, NULL));
+}
+
+static ncclComm_t make_comm(int blocking) {
+  ncclUniqueId id;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t made;
+  ncclResult_t state = ncclInProgress;
+  config.blocking = blocking;
+  CHECK(ncclGetUniqueId(&id));
+  ncclResult_t result = ncclCommInitRankConfig(&made, 1, id, 0, &config);
+  if (result != ncclInProgress) CHECK(result);
+  while (state == ncclInProgress)
+    CHECK(ncclCommGetAsyncError(made, &state));
+  CHECK(state);
+  return made;
+}
+
+static void start(int blocking) {
+  CUmodule module;
+  CHECK(cudaFree(NULL));
+  CHECK(rpsim_register_kernels(kernels, 2));
+  CHECK(cuModuleLoadData(&module, "image"));
+  CHECK(cuModuleGetFunction(&read_last, module, kernels[0].name));
+  CHECK(cuModuleGetFunction(&fill, module, kernels[1].name));
+  CHECK(cudaStreamCreateWithFlags(&receives, cudaStreamNonBlocking));
+  CHECK(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
+  CHECK(cudaEventCreateWithFlags(&received, cudaEventDisableTiming));
+  comm = make_comm(blocking);
+  CHECK(cudaMalloc((void **)&from, 3 * BYTES));
+  CHECK(cudaMalloc((void **)&sink, 3 * BYTES));
+  for (int i = 0; i < BUFFERS; i++)
+    CHECK(cudaMalloc((void **)&buffers[i], BYTES));
+}
+
+/* Returns when it is launched. */
+static void transfer(unsigned char *into, int value, size_t bytes) {
+  ncclResult_t state = ncclInProgress;
+  CHECK(cudaMemsetAsync(from, value, bytes, receives));
+  CHECK(ncclGroupStart());
+  CHECK(ncclSend(from, bytes, ncclUint8, 0, comm, receives));
+  CHECK(ncclRecv(into, bytes, ncclUint8, 0, comm, receives));
+  ncclResult_t result = ncclGroupEnd();
+  if (result != ncclInProgress) CHECK(result);
+  while (result == ncclInProgress && state == ncclInProgress) {
+    CHECK(ncclCommGetAsyncError(comm, &state));
+    usleep(50); /* NCCL goes on by itself */
+  }
+}
+
+static void wait_for_message(void) {
+  CHECK(cudaEventRecord(received, receives));
+  CHECK(cudaStreamWaitEvent(compute, received, 0));
+}
+
+static int byte_at(const unsigned char *at) {
+  unsigned char byte = 0;
+  CHECK(cudaMemcpyAsync(&byte, at, 1, cudaMemcpyDeviceToHost, compute));
+  CHECK(cudaStreamSynchronize(compute));
+  return byte;
+}
+
+/* Message `i` of a step arrives and is read. */
+static void usual(int step, int i) {
+  transfer(buffers[i], step * 16 + i, BYTES);
+  wait_for_message();
+  read_into(buffers[i], sink + i);
+  CHECK(cudaDeviceSynchronize());
+  printf("%d ", byte_at(sink + i));
+}
+
+/* An allocator gives a buffer whose message is done with to a temporary: a kernel writes it, and it is read.
+ */
+static void recycled(int step, int i) {
+  usual(step, i);
+  if (step != LATE || i != 4) return;
+  fill_with(buffers[1], 200);
+  usual(step, 5);
+  read_into(buffers[1], sink + 8);
+  printf("temporary %d ", byte_at(sink + 8));
+}
+
+/* A copy out of a buffer whose message is done with, in a batch: correct where nothing is shared. */
+static void late_batch(int step, int i) {
+  usual(step, i);
+  if (step != LATE || i != 4) return;
+  CUdeviceptr to[] = {(CUdeviceptr)(uintptr_t)sink, (CUdeviceptr)(uintptr_t)(sink + BYTES)};
+  CUdeviceptr source[] = {(CUdeviceptr)(uintptr_t)buffers[1], (CUdeviceptr)(uintptr_t)from};
+  size_t bytes[] = {BYTES, BYTES}, first = 0;
+  CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+#if CUDA_VERSION >= 13000
+  CHECK(cuMemcpyBatchAsync(to, source, bytes, 2, &attributes, &first, 1, (CUstream)compute));
+#else
+  size_t failed = 0;
+  CHECK(cuMemcpyBatchAsync(to, source, bytes, 2, &attributes, &first, 1, &failed, (CUstream)compute));
+#endif
+  CHECK(cudaDeviceSynchronize());
+}
+
+/* Two messages in each buffer; the second half of it arrives with the first half of the next. */
+static void halves(int step, int i) {
+  if (i == 0) transfer(buffers[0], step * 16 + 100, BYTES / 2);
+  transfer(buffers[i] + BYTES / 2, step * 16 + i, BYTES / 2);
+  wait_for_message();
+  read_into(buffers[i], sink + i);
+  printf("%d %d ", byte_at(sink + i), byte_at(buffers[i]));
+  if (i + 1 < BUFFERS) transfer(buffers[i + 1], step * 16 + i + 101, BYTES / 2);
+}
+
+/* ... first the first half of all, then the other one. */
+static void halves_later(int step, int i) {
+  for (int j = 0; i == 0 && j < BUFFERS; j++) {
+    transfer(buffers[j], step * 16 + j + 50, BYTES / 2);
+    wait_for_message();
+    printf("%d ", byte_at(buffers[j]));
+  }
+  transfer(buffers[i] + BYTES / 2, step * 16 + i, BYTES / 2);
+  wait_for_message();
+  read_into(buffers[i], sink + i);
+  printf("%d %d ", byte_at(sink + i), byte_at(buffers[i]));
+}
+
+int main(int argc, char **argv) {
+  static const struct {
+    const char *name;
+    void (*message)(int step, int i);
+    int blocking;
+  } modes[] = {{"recycled", recycled, 1},
+               {"late_batch", late_batch, 1},
+               {"halves", halves, 1},
+               {"halves_later", halves_later, 1},
+               {"nonblocking", usual, 0}};
+  for (size_t m = 0; argc == 2 && m < sizeof modes / sizeof *modes; m++) {
+    if (strcmp(argv[1], modes[m].name) != 0) continue;
+    start(modes[m].blocking);
+    for (int step = 0; step < STEPS; step++)
+      for (int i = 0; i < BUFFERS; i++)
+        modes[m].message(step, i);
+    printf("done\n");
+    return 0;
+  }
+  fprintf(stderr, "usage: enforce_odd MODE, see the source\n");
+  return 2;
+}

@@ -1,0 +1,99 @@
+"""Programs that are correct and treat their receive buffers in uncommon ways: they compute the same, no alarm is given that
+is not proven, and where nothing is shared the report says truly why."""
+
+import os
+import shutil
+import unittest
+
+import enforcing
+import support
+from support import PROGRAMS, RECVPOOL
+
+BUFFERS = 6
+
+
+class OddTest(support.TestCase):
+    def program(self, mode, options=(), expect=0, seed=1, **extra):
+        """The one device of the report; the output is that of the program alone, where it is right."""
+        shutil.rmtree(self.reports_dir, ignore_errors=True)
+        command = [os.path.join(PROGRAMS, "enforce_odd"), mode]
+        alone = support.run(command, env=support.simulated(RPSIM_SEED=str(seed)))
+        self.assert_success(alone)
+        result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--slack", "0",
+                              *map(str, options), "--", *command], env=support.simulated(RPSIM_SEED=str(seed), **extra))
+        self.assertEqual(result.returncode, expect, f"{result.stdout}\n{result.stderr}")
+        self.assertEqual(result.stdout, alone.stdout)
+        (report,) = self.read_reports()
+        (device,) = report["enforcement"]["devices"]
+        return device
+
+    def counts(self, device):
+        return [enforcing.nonzero(device["conflicts"][which]) for which in ("prevented", "violated")]
+
+    def test_a_kernel_writes_a_recycled_buffer(self):
+        device = self.program("recycled")
+        self.assertEqual(self.counts(device), [{}, {}])
+        unclear = device["conflicts"]["unclear"]
+        self.assertEqual((unclear["count"], unclear["too_late"]), (1, 0))
+        (use,) = unclear["kept"]
+        self.assertEqual((use["kind"], use["later"]["function"]), ("unclear_access", "_Z4fillPhi"))
+        self.assertEqual((device["active"], device["buffers_private"], device["fallbacks"]), (True, 3, 0))  # two of the program are no receive buffers
+        text = support.run([RECVPOOL, "report", self.reports_dir]).stdout
+        self.assertIn("1 launch was given a buffer whose data was gone", text)
+
+    def test_a_late_read_of_a_batch_counts_once(self):
+        device = self.program("late_batch", expect=enforcing.UNSAFE)
+        self.assertEqual(self.counts(device), [{}, {"stale_access": 1}])
+
+    def test_halves(self):
+        for mode in ("halves", "halves_later"):
+            with self.subTest(mode):
+                device = self.program(mode)
+                self.assertEqual(device["idle"]["reason"], "shared_allocation")
+                self.assertEqual(self.counts(device), [{}, {}])
+
+    def test_nonblocking(self):
+        for seed in range(1, 4):
+            with self.subTest(seed=seed):
+                device = self.program("nonblocking", seed=seed)
+                self.assertTrue(device["active"])
+                (pool,) = device["classes"]
+                self.assertEqual((pool["buffers"], pool["slots"], pool["grown"]), (BUFFERS, 1, 0))
+                self.assertEqual(self.counts(device)[1], {})
+
+
+class TwoCommunicatorsTest(enforcing.EnforcingCase):
+    """Activations over one communicator, gradients over another one: as much is shared as over one for both."""
+
+    def held(self, stages, more):
+        arguments = ["--stages", stages, "--microbatches", 6, "--steps", 4, "--message-bytes", 2 * enforcing.MIB, *more]
+        run = self.train(arguments, ["--mode", "enforce", "--slack", 0])
+        self.check_same(run, arguments)
+        self.check_quiet(run)
+        self.assertTrue(all(device["activations"] for device in run.devices().values()))
+        return {rank: sorted((pool["buffers"], pool["slots"]) for pool in device["classes"])
+                for rank, device in run.devices().items()}
+
+    def test_as_much_is_shared(self):
+        for stages in (2, 3):
+            with self.subTest(stages=stages):
+                self.assertEqual(self.held(stages, ["--two-communicators"]), self.held(stages, []))
+
+
+class NoMemoryTest(enforcing.EnforcingCase):
+    SHAPE = ["--stages", 2, "--microbatches", 6, "--steps", 3, "--message-bytes", 2 * enforcing.MIB]
+
+    def test_no_device_memory_to_try_with(self):
+        plan = self.plan("--schedule", "1f1b", "--stages", 2, "--microbatches", 6, "--slack", 0, "--buffer-bytes",
+                         2 * enforcing.MIB)
+        run = self.train(self.SHAPE, ["--mode", "enforce", "--plan", plan], RPSIM_FAIL="cuMemCreate:1:2")
+        self.check_same(run, self.SHAPE)
+        refused = [device["refused"] for device in run.devices().values() if device["refused"]]
+        self.assertTrue(refused)
+        for why in refused:
+            self.assertEqual(why["reason"], "no_device_memory")
+            self.assertNotIn("host", why["text"])
+
+
+if __name__ == "__main__":
+    unittest.main()
