@@ -39,7 +39,7 @@ VERSIONS = {
     "overview": ("1.2", "d3632df32754559f"),
     "plan": ("1.2", "be1418f0d698afc6"),
     "processes": ("1.1", "8d8b0dda815260bc"),
-    "report": ("1.2", "e62e2177bd9256bd"),
+    "report": ("1.2", "57810249d95188c6"),
 }
 
 
