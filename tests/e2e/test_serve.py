@@ -54,9 +54,9 @@ class ServeTest(support.TestCase):
         finally:
             connection.close()
 
-    def until(self, condition, seconds=support.TIMEOUT_SECONDS):
+    def until(self, condition):
         """Asks until the server has looked again."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + support.TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             found = condition()
             if found:
@@ -429,11 +429,11 @@ class ServeTest(support.TestCase):
         def counts():
             found = document()
             return len(found["processes"]), found["dropped_count"]
-        self.until(lambda: counts() == (4096, 100), support.TIMEOUT_SECONDS)
+        self.until(lambda: counts() == (4096, 100))
 
         def look():
             looked = json.loads(self.get("/healthz")[2])["last_look_unix_seconds"]
-            self.until(lambda: json.loads(self.get("/healthz")[2])["last_look_unix_seconds"] > looked, support.TIMEOUT_SECONDS)
+            self.until(lambda: json.loads(self.get("/healthz")[2])["last_look_unix_seconds"] > looked)
         look()
         before = self.read_bytes()
         look()
@@ -441,13 +441,12 @@ class ServeTest(support.TestCase):
         shown = {row["pid"] for row in document()["processes"]}
         for pid in sorted(shown)[:60]:
             os.unlink(os.path.join(self.reports_dir, f"n{pid}.json"))
-        self.until(lambda: counts() == (4096, 40), support.TIMEOUT_SECONDS)
+        self.until(lambda: counts() == (4096, 40))
         self.assertEqual(len({row["pid"] for row in document()["processes"]} - shown), 60)
         kept = max(pid for pid in shown if os.path.exists(os.path.join(self.reports_dir, f"n{pid}.json")))
         report["totals"]["held_bytes"] = 12345
         put(kept)
-        self.until(lambda: {row["pid"]: row["totals"]["held_bytes"] for row in document()["processes"]}[kept] == 12345,
-                   support.TIMEOUT_SECONDS)
+        self.until(lambda: {row["pid"]: row["totals"]["held_bytes"] for row in document()["processes"]}[kept] == 12345)
 
     def read_bytes(self):
         """What the server has read from files so far."""
