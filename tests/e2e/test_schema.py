@@ -39,7 +39,7 @@ VERSIONS = {
     "overview": ("1.2", "d3632df32754559f"),
     "plan": ("1.2", "be1418f0d698afc6"),
     "processes": ("1.1", "8d8b0dda815260bc"),
-    "report": ("1.2", "231ac97e694de2ab"),
+    "report": ("1.2", "11673a0fce7128a0"),
 }
 
 
