@@ -130,8 +130,9 @@ static void note_member(struct runs *runs, const struct rp_read_digest *digest, 
   if (digest->rank != INT64_MAX)
     (void)json_object_set_new_nocheck(runs->ranks, rank_key(root, digest->rank, key, sizeof key),
                                       json_true());
-  runs->begin[root] = fmin(runs->begin[root], digest->start_unix_seconds);
-  runs->end[root] = fmax(runs->end[root], end_of(digest));
+  double begin = digest->start_unix_seconds, end = end_of(digest);
+  if (begin < runs->begin[root]) runs->begin[root] = begin;
+  if (end > runs->end[root]) runs->end[root] = end;
 }
 
 static void note_job_of_run(struct runs *runs, const char *run, size_t root) {
