@@ -45,6 +45,8 @@ struct rp_attach_process {
   char difference[256]; /**< the last of them in words */
 };
 
+/** CLOCK_MONOTONIC, which the probes tell the time by. */
+uint64_t rp__attach_now_ns(void);
 /** Reads who the target's process is. Belongs to the target from now on (rp_attach_forget). NULL without
  * memory. */
 struct rp_attach_process *rp_attach_identify(const struct rp_target *target);

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/cmd_report_text.h"
@@ -147,12 +146,6 @@ static void compare_transfers(const struct rp_target *target, const json_t *repo
            receives, sends, target->receives, target->sends);
 }
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Whether the probes have told all that they saw up to the moment of which the report tells. */
 static bool all_is_told(const struct rp_target *target, uint64_t written_ns, bool stopped) {
   const struct rp_attach_process *process = target->user;
@@ -185,9 +178,9 @@ static void read_claims(const struct rp_observer *observer) {
     /* what came before somebody joined, or before the probes, is not known to them */
     bool whole = !target->joined_late && !target->late_library;
     if (!process || !target->agent.end || !whole || process->checked_after_end) continue;
-    process->checked_after_end = target->ended_ns && now_ns() > target->ended_ns + LAST_REPORT_NS;
+    process->checked_after_end = target->ended_ns && rp__attach_now_ns() > target->ended_ns + LAST_REPORT_NS;
     process->claim = read_report(target);
-    process->read_ns = now_ns();
+    process->read_ns = rp__attach_now_ns();
   }
 }
 

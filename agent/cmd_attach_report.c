@@ -32,7 +32,7 @@ __attribute__((format(printf, 2, 3))) static void warn(struct warnings *warnings
   warnings->list[warnings->count++] = text;
 }
 
-static uint64_t now_ns(void) {
+uint64_t rp__attach_now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -93,8 +93,8 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
     warn(warnings, "what the process has mapped cannot be looked at (CAP_SYS_PTRACE)");
   else if (quiet && !has_layer(libraries, target, RP_PROBE_NCCL))
     warn_of_missing_nccl(warnings, target);
-  else if (!target->sequence && now_ns() - target->started_ns > QUIET_NS)
-    warn(warnings, "no call was seen in %.0f s", (double)(now_ns() - target->started_ns) / 1e9);
+  else if (!target->sequence && rp__attach_now_ns() - target->started_ns > QUIET_NS)
+    warn(warnings, "no call was seen in %.0f s", (double)(rp__attach_now_ns() - target->started_ns) / 1e9);
   else if (target->joined_late)
     warn(warnings,
          "the process ran before it was observed: allocations made before are not known, and which "
@@ -158,7 +158,7 @@ static void fill(struct rp_report *report, const struct rp_observer *observer, c
   report->cost.agent_bytes = report->snapshot.tracker_bytes;
   report->warnings = warnings->list;
   report->warning_count = warnings->count;
-  report->written_monotonic_ns = now_ns();
+  report->written_monotonic_ns = rp__attach_now_ns();
   report->written_unix_seconds = wall_clock();
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "agent/cmd_report_digest.h"
+#include "agent/cmd_report_text.h"
 #include "agent/plan_command.h"
 
 /* --- schedule files --- */
@@ -72,11 +73,6 @@ struct observed {
   bool unsure; /* how often messages are read is not known, or guessed */
 };
 
-static uint64_t count_of(const json_t *object, const char *key) {
-  json_int_t value = json_integer_value(json_object_get(object, key));
-  return value > 0 ? (uint64_t)value : 0;
-}
-
 static bool push(struct observed *o, const struct rp_plan_item *item) {
   if (o->count == o->capacity) {
     size_t capacity = o->capacity ? o->capacity * 2 : 256;
@@ -103,12 +99,12 @@ static rp_status add_channel(struct observed *o, const json_t *channel, int32_t 
   const json_t *lifetimes = json_object_get(channel, "lifetimes");
   for (size_t i = 0; i < json_array_size(lifetimes); i++) {
     const json_t *l = json_array_get(lifetimes, i);
-    uint64_t begin = count_of(l, "posted_sequence"), end = count_of(l, "last_access_sequence");
-    uint64_t microbatch = count_of(l, "microbatch"), accesses = count_of(l, "accesses");
+    uint64_t begin = rp__count_of(l, "posted_sequence"), end = rp__count_of(l, "last_access_sequence");
+    uint64_t microbatch = rp__count_of(l, "microbatch"), accesses = rp__count_of(l, "accesses");
     if (microbatch >= (1 << 24)) return RP_ERROR_LIMIT;
     if ((int32_t)microbatch >= o->microbatches) o->microbatches = (int32_t)microbatch + 1;
     const struct rp_plan_item item = {.interval = {begin, end > begin ? end : begin},
-                                      .bytes = count_of(channel, "buffer_bytes"),
+                                      .bytes = rp__count_of(channel, "buffer_bytes"),
                                       .rank = rank,
                                       .stage = stage,
                                       .microbatch = (int32_t)microbatch,
@@ -125,7 +121,7 @@ static json_int_t last_step(const json_t *channel, uint64_t *accesses) {
   const json_t *lifetimes = json_object_get(channel, "lifetimes");
   *accesses = 0;
   for (size_t i = 0; i < json_array_size(lifetimes); i++) {
-    uint64_t read = count_of(json_array_get(lifetimes, i), "accesses");
+    uint64_t read = rp__count_of(json_array_get(lifetimes, i), "accesses");
     if (read > *accesses) *accesses = read;
   }
   const json_t *step = json_object_get(json_array_get(lifetimes, 0), "step");
@@ -143,7 +139,7 @@ static void look_for_uneven_steps(struct observed *o, const json_t *channels) {
     json_int_t last = last_step(channel, &accesses);
     if (last < 0) continue;
     if (step < 0) step = last;
-    o->uneven |= last != step || accesses < count_of(channel, "accesses_most") ||
+    o->uneven |= last != step || accesses < rp__count_of(channel, "accesses_most") ||
                  (reason && strcmp(reason, rp_reason_name(RP_REASON_UNSTABLE_PATTERN)) == 0);
     o->gradients |= direction_of(channel) == RP_DIRECTION_GRADIENT;
   }
@@ -190,7 +186,7 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
   if (!directions) status = RP_ERROR_NO_MEMORY;
   for (size_t i = 0; !status && i < count; i++) {
     const json_t *channel = json_array_get(channels, i);
-    uint64_t ordinal = count_of(channel, "stage_ordinal");
+    uint64_t ordinal = rp__count_of(channel, "stage_ordinal");
     unsigned bit =
         direction_of(channel) == RP_DIRECTION_GRADIENT ? 2 : 1; /* what is unknown shares with none */
     int32_t stage = first;

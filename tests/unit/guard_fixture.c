@@ -183,6 +183,15 @@ struct rp_guard_report guard_look(struct guard_fixture *f) {
   return report;
 }
 
+void guard_expect_idle(struct guard_fixture *f, const char *reason) {
+  struct rp_guard_report report = guard_look(f);
+  assert_false(report.active);
+  assert_string_equal(report.idle_reason, reason);
+  assert_true(strlen(report.idle_text) > 10);
+  assert_int_equal(report.conflict_count, 0);
+  rp_guard_report_fini(&report);
+}
+
 void guard_step(struct guard_fixture *f, size_t first, size_t count, size_t depth) {
   for (size_t n = 0; n < count + depth - 1; n++) {
     if (n < count) {

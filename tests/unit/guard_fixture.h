@@ -57,6 +57,8 @@ void guard_read(struct guard_fixture *f, size_t i, uint64_t function);
 void guard_order(struct guard_fixture *f, uint64_t from, uint64_t to);
 
 struct rp_guard_report guard_look(struct guard_fixture *f);
+/** Nothing is shared, for that reason, and there was no conflict. */
+void guard_expect_idle(struct guard_fixture *f, const char *reason);
 /** Forward and backward of `count` buffers of 1F1B with depth `depth`: kernels 1 and 2. */
 void guard_step(struct guard_fixture *f, size_t first, size_t count, size_t depth);
 

@@ -12,22 +12,13 @@
 
 static const struct rp_guard_options trained = {.sends_told = true};
 
-static void expect_idle(struct guard_fixture *f, const char *reason) {
-  struct rp_guard_report report = guard_look(f);
-  assert_false(report.active);
-  assert_string_equal(report.idle_reason, reason);
-  assert_true(strlen(report.idle_text) > 10);
-  assert_int_equal(report.conflict_count, 0);
-  rp_guard_report_fini(&report);
-}
-
 static void auto_shares_from_the_third_step_on(void **state) {
   (void)state;
   struct guard_program program = guard_program_1f1b(8, 2);
   struct guard_fixture f = guard_start(&(struct rp_guard_options){.slack = 1, .sends_told = true}, NULL);
   guard_program_alloc(&f, &program);
   guard_program_label(&f, &program);
-  expect_idle(&f, "too_few_steps");
+  guard_expect_idle(&f, "too_few_steps");
   guard_program_run(&f, &program);
   guard_program_run(&f, &program);
   assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
@@ -94,7 +85,7 @@ static void nothing_to_share(void **state) {
       if (op->receive && cases[c].sends) rp_guard_sent(f.guard, 50, op->class ? UPSTREAM : DOWNSTREAM, BYTES);
       if (!op->receive) guard_read(&f, buffer, op->function);
     }
-    expect_idle(&f, cases[c].reason);
+    guard_expect_idle(&f, cases[c].reason);
     assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
     guard_end(&f);
   }
@@ -109,7 +100,7 @@ static void a_single_buffer(void **state) {
     guard_receive(&f, 0, UPSTREAM, true);
     guard_read(&f, 0, 1);
   }
-  expect_idle(&f, "unbounded_depth");
+  guard_expect_idle(&f, "unbounded_depth");
   assert_int_equal(f.boundaries, 0);
   guard_end(&f);
 }
@@ -124,7 +115,7 @@ static void nobody_reads(void **state) {
     guard_receive(&f, n % 4, UPSTREAM, true);
   assert_int_equal(f.device->physical_bytes, 4 * MAPPED);
   assert_int_equal(f.boundaries, 0);
-  expect_idle(&f, "no_access_evidence");
+  guard_expect_idle(&f, "no_access_evidence");
   guard_end(&f);
 }
 
@@ -137,7 +128,7 @@ static void alternating_steps(void **state) {
   guard_program_label(&f, &train);
   for (int step = 0; step < 8; step++)
     guard_program_run(&f, step % 2 ? &evaluate : &train);
-  expect_idle(&f, "unstable_pattern");
+  guard_expect_idle(&f, "unstable_pattern");
   guard_end(&f);
 }
 
@@ -196,7 +187,7 @@ static void overlaps_that_change(void **state) {
         if (*at < 'a') guard_receive(&f, (size_t)(*at - 'A'), UPSTREAM, true);
         if (*at >= 'a') guard_read(&f, (size_t)(*at - 'a'), 1);
       }
-    expect_idle(&f, "unstable_pattern");
+    guard_expect_idle(&f, "unstable_pattern");
     assert_int_equal(f.boundaries, 1);
     guard_end(&f);
   }
@@ -415,7 +406,7 @@ static void padded_allocations(void **state) {
     }
     bool shares = padding <= HOST_GRANULARITY;
     assert_int_equal(f.device->physical_bytes, (shares ? 1 : 4) * (MAPPED + padding));
-    if (!shares) expect_idle(&f, "shared_allocation");
+    if (!shares) guard_expect_idle(&f, "shared_allocation");
     struct rp_guard_receive longer = {.peer = UPSTREAM, .bytes = BYTES + padding};
     guard_order(&f, COMPUTE, COMM);
     assert_int_equal(guard_try_receive(&f, 0, longer), RP_OK);
@@ -445,7 +436,7 @@ static void parts_of_an_allocation(void **state) {
       if (!alone) guard_program_run(&f, &train);
     }
     if (alone)
-      expect_idle(&f, "shared_allocation");
+      guard_expect_idle(&f, "shared_allocation");
     else
       assert_int_equal(f.device->physical_bytes, (5 + 2 + 1) * MAPPED);
     assert_int_equal(f.boundaries, !alone);
@@ -534,7 +525,7 @@ static void evaluations_in_a_loop(void **state) {
     rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
     rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
   }
-  expect_idle(&f, "forward_only");
+  guard_expect_idle(&f, "forward_only");
   assert_int_equal(f.device->physical_bytes, 6 * MAPPED);
   guard_end(&f);
 }
@@ -612,7 +603,7 @@ static void context_destruction(void **state) {
   guard_verify(&f);
   assert_int_equal(f.device->physical_bytes, 0);
   assert_int_equal(f.watched, 0);
-  expect_idle(&f, "freed");
+  guard_expect_idle(&f, "freed");
   bool idle;
   assert_int_equal(rp_guard_free_prepare(f.guard, f.address[0], NULL, &idle), RP_ERROR_NOT_FOUND);
   guard_end(&f);

@@ -10,15 +10,6 @@
 
 static const struct rp_guard_options trained = {.sends_told = true};
 
-static void expect_idle(struct guard_fixture *f, const char *reason) {
-  struct rp_guard_report report = guard_look(f);
-  assert_false(report.active);
-  assert_string_equal(report.idle_reason, reason);
-  assert_true(strlen(report.idle_text) > 10);
-  assert_int_equal(report.conflict_count, 0);
-  rp_guard_report_fini(&report);
-}
-
 /* The last stage: activations over one communicator, gradients back over another one, after all reads.
  * Another one with others as members may lead anywhere, and an evaluation sends nothing back. */
 static void answers_over_another_communicator(void **state) {
@@ -66,7 +57,7 @@ static void halves_share_an_allocation(void **state) {
     guard_kernel(&f, n / 2 % 4, 1);
     rp_guard_sent(f.guard, 50, UPSTREAM, BYTES / 2);
   }
-  expect_idle(&f, "shared_allocation");
+  guard_expect_idle(&f, "shared_allocation");
   guard_end(&f);
 }
 
@@ -83,7 +74,7 @@ static void launches_that_nobody_tells_of(void **state) {
     guard_kernel(&f, n % 4, 1);
     rp_guard_sent(f.guard, 50, UPSTREAM, BYTES);
   }
-  expect_idle(&f, "not_launched");
+  guard_expect_idle(&f, "not_launched");
   guard_end(&f);
 }
 
