@@ -99,6 +99,14 @@ class PageTest(support.TestCase):
         self.sample("prealloc", 0)  # and it notices by itself
         self.page.until("document.querySelector('#jobs svg') !== null")
 
+    def test_folder_that_is_not_there(self):
+        folder, self.reports_dir = self.reports_dir, os.path.join(self.folder, "later")
+        self.open()
+        self.assertIn(f"The report folder {self.reports_dir} cannot be read: there is no such folder", self.text())
+        self.assert_quiet()
+        os.rename(folder, self.reports_dir)
+        self.page.until("document.querySelector('main').innerText.includes('No process has written a report to')")
+
     def test_observed_live(self):
         self.train("--microbatches", "16")
         self.open()

@@ -36,7 +36,7 @@ def remove(*path):
 VERSIONS = {
     "doctor": ("1.0", "ab01ecab71941ad9"),
     "job": ("1.3", "3d24634e99306de0"),
-    "overview": ("1.2", "d3632df32754559f"),
+    "overview": ("1.3", "dfca1b3136f8dff0"),
     "plan": ("1.2", "be1418f0d698afc6"),
     "processes": ("1.1", "8d8b0dda815260bc"),
     "report": ("1.2", "11673a0fce7128a0"),
