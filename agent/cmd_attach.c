@@ -297,7 +297,7 @@ static int print_json(const struct rp_observer *observer, struct rp_read_set *se
 static int write_trace(struct rp_read_set *set, const struct rp_attach_arguments *a,
                        struct rp__output *trace) {
   if (!a->trace) return 0;
-  if (rp__output_end(trace, rp__report_write_trace(set, RP_TRACE_LIFETIMES, trace->file))) return 0;
+  if (rp__output_end(trace, rp__report_write_trace(set, SIZE_MAX, RP_TRACE_LIFETIMES, trace->file))) return 0;
   rp_cmd_error("attach", "cannot write %s: %s", a->trace, strerror(errno));
   return RP_EXIT_FAILURE;
 }

@@ -312,8 +312,10 @@ rp_status rp_plan_from_set(struct rp_read_set *set, const char *path, int32_t ra
     return RP_ERROR_NOT_FOUND;
   }
   if (set->job_count > 1) {
-    snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
-             set->job_count);
+    snprintf(message, message_size,
+             "%s: reports of %zu jobs, and a plan is of one: recvpool report lists them, and recvpool report "
+             "--job N --plan FILE takes the N-th, or the last one by --job last",
+             path, set->job_count);
     return RP_ERROR_INVALID;
   }
   return plan_set(set, path, ranks, options, out, observation, message, message_size);

@@ -112,8 +112,9 @@ export function jobView(job, index, now, room) {
   const when = Number.isFinite(begun) ? `, since ${new Date(begun * 1000).toLocaleString()}` : "";
   const title = `job-${index}-title`;
   return make("section", { "aria-labelledby": title },
-    make("h3", { id: title }, `Job ${index + 1}: ${plural(processes.length, "process", "processes")}${when} `,
+    make("h3", { id: title }, `Job ${job.number ?? index + 1}: ${plural(processes.length, "process", "processes")}${when} `,
       make("span", { class: `state ${["stale", "ended"].includes(state) ? "mark" : state === "running" ? "good" : ""}` }, state === "ended" ? ENDED : state)),
+    job.title ? make("p", { class: "title" }, job.title) : null,
     make("p", { class: numbers.violated ? "conclusion bad" : "conclusion" }, job.conclusion ?? ""),
     job.next_step ? make("p", { class: "next" }, job.next_step) : null, staleText(job, now),
     figuresOf(job, numbers),

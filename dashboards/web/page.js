@@ -48,7 +48,7 @@ function offerProcesses(overview) {
   let most = -1, largest = null;
   jobs.forEach((job, i) => list(job.processes).forEach((report, k) => {
     if (!list(report.channels).length) return;
-    entries.push([`${i}/${k}`, (jobs.length > 1 ? `job ${i + 1}, ` : "") + nameOf(report)]);
+    entries.push([`${i}/${k}`, (jobs.length > 1 ? `job ${job.number ?? i + 1}, ` : "") + nameOf(report)]);
     if (report.totals?.held_bytes > most) [most, largest] = [report.totals.held_bytes, entries.at(-1)[0]];
   }));
   const key = JSON.stringify(entries), chosen = select.value;

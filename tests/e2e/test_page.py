@@ -186,7 +186,7 @@ class PageTest(support.TestCase):
         self.change_reports(kill)
         self.open()
         self.page.until("document.querySelector('#jobs h3').innerText.includes('ended without a final report')")
-        self.assertIn("what it did after its last one is not known (2 processes)", self.text("#jobs"))
+        self.assertIn("what it did later is not known (2 processes)", self.text("#jobs"))
         self.check("killed")
 
     def test_hostile_texts_stay_text(self):
