@@ -133,3 +133,34 @@ class ChoiceTest(JobsCase):
             self.assertEqual((result.returncode, result.stdout), (status, ""), argument)
             self.assert_one_line(result.stderr)
             self.assertIn(words, result.stderr)
+
+
+class PlanRankTest(JobsCase):
+    """A rank of a plan that several processes were told to take."""
+
+    def noted(self, *rows):
+        """Which ranks of the plan are said to be taken twice; a row is (rank of the plan, [(communicator, rank, peer)])."""
+        for name in os.listdir(self.reports_dir):
+            os.unlink(self.path(name))
+        for rank, (plan_rank, places) in enumerate(rows):
+            report = {"mode": "enforce", "enforcement": {"mode": "enforce", "devices": []},
+                      "configuration": dict(self.model["configuration"], plan_rank=plan_rank)}
+            report["communicators"] = [dict(self.model["communicators"][0], communicator_id=id, rank=own) for id, own, _ in places]
+            report["channels"] = [dict(self.model["channels"][0], communicator_id=id, peer=peer) for id, _, peer in places]
+            self.put(f"{rank}.json", report=report, rank=rank, pid=rank + 1)
+        lines = self.report(self.reports_dir).stdout.splitlines()
+        return [line.removeprefix("note: took rank ").replace(" of the plan, as did a process that it receives from: --plan-rank is for "
+                "one process; have the launcher set RECVPOOL_PLAN_RANK for each", "") for line in lines if "note: took rank" in line]
+
+    def test_who_takes_whose(self):
+        pair = ([("0xa", 0, 1)], [("0xa", 1, 0)])
+        other = ([("0xb", 0, 1)], [("0xb", 1, 0)])
+        self.assertEqual(self.noted((0, pair[0]), (0, pair[1])), ["0 (2 processes)"])
+        self.assertEqual(self.noted((0, pair[0]), (1, pair[1])), [])
+        self.assertEqual(self.noted((0, pair[0]), (1, pair[1]), (0, other[0]), (1, other[1])), [], "replicas")
+        self.assertEqual(self.noted((0, pair[0]), (0, pair[1]), (1, other[0]), (1, other[1])), ["0 (2 processes)", "1 (2 processes)"])
+        self.assertEqual(self.noted((None, pair[0]), (None, pair[1])), [])
+        self.assertEqual(self.noted((0, [("0xa", 0, 0)]), (1, [("0xa", 1, 0)])), [], "to itself")
+
+    def test_of_any_kind(self):
+        self.assertEqual(self.noted((0, [("x" * 100, 0, 1)]), (0, [(None, 1, 0)]), ("0", [("0xa", "y", None)]), (-1, [("0xa", 1, 0)])), [])
