@@ -46,19 +46,34 @@ failed:
   return NULL;
 }
 
-rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                            char *message, size_t message_size) {
-  size_t length;
-  char *text = read_file(path, &length);
-  if (!text) {
-    snprintf(message, message_size, "%s: cannot be read: %s", path, strerror(errno));
-    return RP_ERROR_IO;
+rp_status rp_plan_read_text(const char *path, char **text, size_t *length, char *message,
+                            size_t message_size) {
+  *text = read_file(path, length);
+  if (*text) return RP_OK;
+  snprintf(message, message_size, "%s: cannot be read: %s", path, strerror(errno));
+  return RP_ERROR_IO;
+}
+
+bool rp_plan_is_saved(const char *text, size_t length) {
+  size_t i = 0;
+  while (i < length && strchr(" \t\r\n", text[i]) && text[i])
+    i++;
+  return i < length && text[i] == '{';
+}
+
+rp_status rp_plan_from_text(const char *path, const char *text, size_t length,
+                            const struct rp_plan_options *options, struct rp_plan **out, char *message,
+                            size_t message_size) {
+  if (rp_plan_is_saved(text, length)) {
+    snprintf(message, message_size,
+             "%s: a JSON document is no schedule file; a saved plan is for --compare and for recvpool run "
+             "--plan, reports are for --from-report",
+             path);
+    return RP_ERROR_INVALID;
   }
   int prefix = snprintf(message, message_size, "%s: ", path);
   size_t used = prefix > 0 && (size_t)prefix < message_size ? (size_t)prefix : 0;
-  rp_status status = rp_plan_create_csv(text, length, options, out, message + used, message_size - used);
-  free(text);
-  return status;
+  return rp_plan_create_csv(text, length, options, out, message + used, message_size - used);
 }
 
 /* --- reports --- */
