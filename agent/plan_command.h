@@ -43,8 +43,8 @@ struct rp_plan_observation {
 };
 
 /** Plans from reports of an observed run. Ranks have the numbers of the launcher, unless there are reports of
- * `ranks` processes (0: any): then these are ranks 0, 1 … of a pipeline. On failure `message` holds one line.
- */
+ * `ranks` processes (0: any, and enough steps to plan by; else it is for a comparison): then these are ranks
+ * 0, 1 … of a pipeline. On failure `message` holds one line. */
 rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,
                                struct rp_plan **out, struct rp_plan_observation *observation, char *message,
                                size_t message_size);
