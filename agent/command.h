@@ -48,9 +48,9 @@ int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optin
  */
 rp_status rp_cmd_find_agent(char *out, size_t out_size);
 /** Starts `argv` as a child, forwards signals to it and waits for it. Returns the exit status to end with:
- * the child's, 128 + the signal that ended it, 127 where the command does not exist, 126 where it cannot be
- * run. */
-int rp_cmd_spawn(char **argv);
+ * the child's, 128 + the signal that ended it (which is then in `*ended_by`, else 0), 127 where the command
+ * does not exist, 126 where it cannot be run. */
+int rp_cmd_spawn(char **argv, int *ended_by);
 
 struct rp_read_digest; /* cmd_report_digest.h */
 

@@ -13,7 +13,7 @@ from support import BUILD, RECVPOOL, TRAINER
 REFERENCE = os.path.join(BUILD, "tests", "trainer", "rp_trainer_reference")
 MIB = 1 << 20
 GRANULARITY = 2 * MIB  # of the simulated device
-BROKEN_PATTERN = 3  # what the trainer ends with when it found wrong data
+BROKEN_PATTERN = 5  # what the trainer ends with when it found wrong data
 SANITIZED = bool(os.environ.get("E2E_SANITIZE"))  # then everything takes ten times as long, and less is tried
 UNSAFE = 3  # what `recvpool run` ends with when memory was reused unsafely
 
