@@ -80,6 +80,10 @@ struct rp_guard_options {
   bool slack_auto;       /**< find it: see rp_guard_report.slack */
   uint64_t least_bytes;  /**< auto: smaller allocations are left to the driver [granularity / 2] */
   uint64_t only_bytes;   /**< auto: only allocations that round to the mapped size of this; 0 = all */
+  /** Auto without only_bytes: an allocation that rounding to the granularity would make larger by more than
+   * its size over this is left to the driver [8]. Most such are no receive buffers, and gain nothing for it.
+   */
+  uint32_t rounding_divisor;
   enum rp_pool_policy on_violation;
   uint32_t watch_steps;   /**< auto: steps of one pattern before activation [2] */
   uint32_t max_conflicts; /**< kept in full [256] */
