@@ -342,11 +342,13 @@ struct rp_guard_report {
   uint64_t double_frees;
   uint64_t freed_forgotten; /**< freed addresses of which a second free would not be known */
   uint64_t pending_dropped;
-  uint64_t evidence_merged;   /**< accesses whose functions did not fit a buffer's list, and count together */
-  uint64_t unowned_receives;  /**< into memory that is not the guard's */
-  uint64_t boundary_failures; /**< boundaries at which the backend refused something */
-  bool plan_departed;         /**< the run does not do what the plan lists */
-  uint64_t concealed;         /**< strict: times a mapping was taken away */
+  uint64_t evidence_merged;  /**< accesses whose functions did not fit a buffer's list, and count together */
+  uint64_t unowned_receives; /**< into memory that is not the guard's */
+  uint64_t rounding_peak_bytes; /**< by which sizes of what is no receive buffer were rounded up: the most at
+                                   an end of a step or now */
+  uint64_t boundary_failures;   /**< boundaries at which the backend refused something */
+  bool plan_departed;           /**< the run does not do what the plan lists */
+  uint64_t concealed;           /**< strict: times a mapping was taken away */
   struct rp_order_counts order;
   uint64_t guard_bytes; /**< host memory, pool and tables, without the order */
 };

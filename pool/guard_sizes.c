@@ -92,6 +92,19 @@ bool rp__guard_sizes_declined(const struct rp_guard *guard) {
 void rp__guard_size_used(struct rp_guard *guard, uint64_t bytes, int by) {
   struct rp__guard_size *size = find(guard, bytes);
   if (size) size->used += (uint64_t)(int64_t)by;
+  if (rounding_bytes(guard, bytes)) guard->rounded_buffers += (uint64_t)(int64_t)by;
+}
+
+uint64_t rp__guard_rounding_bytes(const struct rp_guard *guard) {
+  uint64_t sum = 0;
+  if (!guard->rounded_buffers || guard->options.shadow) return 0;
+  for (uint32_t id = 0; id < guard->buffer_count; id++) {
+    const struct rp__guard_buffer *buffer = &guard->buffers[id];
+    if (!buffer->in_use || buffer->receives) continue;
+    struct rp_pool_buffer_info info = rp__guard_info(guard, id);
+    if (info.binding != RP_POOL_UNBOUND) sum += info.mapped_bytes - buffer->bytes;
+  }
+  return sum;
 }
 
 /* ---- questions ---- */
