@@ -6,7 +6,7 @@ import re
 
 import support
 from support import RECVPOOL, run
-from test_report_merge import MergeCase
+from test_report_merge import MIB, MergeCase
 
 
 class JobsCase(MergeCase):
@@ -61,6 +61,43 @@ class HeadingTest(JobsCase):
         self.assertNotIn("only the first", second)
         self.assertIn("note: both (2 processes)\n", second)
         self.assertNotIn("4 processes", first + second)
+
+
+class AdviceTest(JobsCase):
+    """What is advised can be done."""
+
+    def large(self, report):
+        for channel in report["channels"]:
+            channel.update(buffer_bytes=4 * MIB, held_bytes=16 * MIB, would_save_bytes=8 * MIB)
+
+    def next_steps(self, *arguments):
+        return [job["next_step"] for job in self.document(*arguments)["jobs"]]
+
+    def test_a_plan_of_which_job(self):
+        self.put_job(1)
+        self.change_reports(self.large)
+        self.assertEqual(self.next_steps(), ["Make a plan with recvpool report --plan FILE, and run with recvpool run --mode enforce "
+                                             "--plan FILE."])
+        self.put_job(2)
+        self.change_reports(self.large)
+        wanted = ["Make a plan with recvpool report --job 1 --plan FILE, and run with recvpool run --mode enforce --plan FILE.",
+                  "Make a plan with recvpool report --job 2 --plan FILE, and run with recvpool run --mode enforce --plan FILE."]
+        self.assertEqual(self.next_steps(), wanted)
+        self.assertEqual(self.next_steps("--job", "2"), wanted[1:])
+
+    def test_no_plan_as_long_as_some_is_undecided(self):
+        self.put_job(1)
+
+        def undecided(report):
+            self.large(report)
+            report["channels"][0]["decision"]["reason"] = "too_few_steps"
+        self.change_reports(undecided)
+        self.assertEqual(self.next_steps(), ["Run it again for some more steps: two whole ones have to be seen."])
+        self.change_reports(lambda report: report.update(state="running"))
+        self.assertEqual(self.next_steps(), ["Let the job train for two more steps, and ask again."])
+        gone = support.incarnation_of_ended()
+        self.change_reports(lambda report: report["process"].update(gone, start_monotonic_ns=report["process"]["rank"]))
+        self.assertEqual(self.next_steps(), ["Run it again for some more steps: two whole ones have to be seen."])
 
 
 class ChoiceTest(JobsCase):
