@@ -89,7 +89,15 @@ class DemoScriptTest(support.TestCase):
 
     COMMAND = re.compile(r"^\$ (.*)$", re.M)
 
+    shown = {}
+
     def demo(self, *options):
+        """What is shown, run once."""
+        if options not in self.shown:
+            self.shown[options] = self.run_demo(*options)
+        return self.shown[options]
+
+    def run_demo(self, *options):
         environment = clean_environment(DEMO_BUILD=support.BUILD, RECVPOOL_CMAKE_OPTIONS="")
         result = run(["bash", os.path.join(support.SOURCE, "tests", "demo.sh"), *options], env=environment, cwd=self.folder)
         self.assert_success(result)
@@ -102,7 +110,7 @@ class DemoScriptTest(support.TestCase):
         commands = self.COMMAND.findall(shown)
         self.assertEqual(len(commands), 8, shown)
         for name in ("demo-observed", "demo-enforced"):
-            shutil.rmtree(os.path.join(support.BUILD, name))
+            shutil.rmtree(os.path.join(support.BUILD, name), ignore_errors=True)
         pasted = run(["bash", "-c", "\n".join(commands)], env=clean_environment(), cwd=self.folder)
         self.assertEqual(pasted.returncode, 0, pasted.stderr)
         for line in shown.splitlines():
@@ -111,9 +119,10 @@ class DemoScriptTest(support.TestCase):
         self.assertIn("out of memory", pasted.stderr)
 
     def test_options_are_handed_on(self):
-        shown = self.demo("--schedule", "gpipe", "--steps", "2")
-        self.assertIn("--message-bytes 1MiB --schedule gpipe --steps 2\n", shown)
-        self.assertNotIn("step 2 ", shown)
+        shown = self.demo("--schedule", "gpipe")
+        self.assertIn("--message-bytes 1MiB --schedule gpipe\n", shown)
+        self.assertIn(" unbounded_depth\n", shown)
+        self.assertNotIn("out of memory", shown)
 
     def test_readme_shows_what_it_shows(self):
         """Commands and tables, but for what differs from machine to machine; README's build is the one in the source folder."""
