@@ -8,15 +8,25 @@
 /* Of a command line; a heading is one line. */
 #define COMMAND_BYTES 72
 
-/* The program without its folders, and its arguments as far as there is room; cut between characters. */
+/* How much of a text has room: whole words where the first one fits, else whole characters. */
+static size_t fitting(const char *text, size_t most) {
+  size_t length = strlen(text), cut = most;
+  if (length <= most) return length;
+  while (cut > 0 && text[cut] != ' ')
+    cut--;
+  if (cut > 0) return cut;
+  while (most > 0 && ((unsigned char)text[most] & 0xc0) == 0x80)
+    most--;
+  return most;
+}
+
+/* The program without its folders, and its arguments as far as there is room. */
 static void format_command(const char *command, char *out, size_t out_size) {
   size_t program = strcspn(command, " ");
   const char *start = command;
   for (size_t i = 0; i < program; i++)
     if (command[i] == '/' && i + 1 < program) start = command + i + 1;
-  size_t length = strlen(start), most = length > COMMAND_BYTES ? COMMAND_BYTES : length;
-  while (most < length && most > 0 && ((unsigned char)start[most] & 0xc0) == 0x80)
-    most--;
+  size_t length = strlen(start), most = fitting(start, COMMAND_BYTES);
   snprintf(out, out_size, "%.*s%s", (int)most, start, most < length ? " …" : length ? "" : "?");
   rp_cmd_plain(out);
 }

@@ -45,7 +45,8 @@ class HeadingTest(JobsCase):
 
     def test_commands_of_any_kind(self):
         for command, shown in (("", "?"), ("/", "/"), ("/a/", "a/"), ("/usr/bin/python3 /a/b.py", "python3 /a/b.py"), ("é" * 50, "é" * 36 + " …"),
-                               (7, "?"), (None, "?"), ("a\x1b[31mb\nc", "a?[31mb?c")):
+                               (7, "?"), (None, "?"), ("a\x1b[31mb\nc", "a?[31mb?c"), ("a " + "b" * 69 + " c", "a " + "b" * 69 + " …"),
+                               ("a " + "b" * 71 + " c", "a …")):
             self.put_job(1, command=command)
             self.put_job(2)
             self.assertIn(f": {shown} on node/one, observed", self.headings()[0], command)
