@@ -1,6 +1,6 @@
 // The page around the views: what it shows of one overview, for the live page and for a report's file alike.
-import { list, make, nameOf, plural } from "./elements.js";
-import { jobView, skippedView, violationsView } from "./job.js";
+import { list, make, plural } from "./elements.js";
+import { jobView, nameIn, skippedView, violationsView } from "./job.js";
 import { timelineView } from "./timeline.js";
 
 const at = (id) => document.getElementById(id);
@@ -48,7 +48,7 @@ function offerProcesses(overview) {
   let most = -1, largest = null;
   jobs.forEach((job, i) => list(job.processes).forEach((report, k) => {
     if (!list(report.channels).length) return;
-    entries.push([`${i}/${k}`, (jobs.length > 1 ? `job ${job.number ?? i + 1}, ` : "") + nameOf(report)]);
+    entries.push([`${i}/${k}`, nameIn(jobs, i, report)]);
     if (report.totals?.held_bytes > most) [most, largest] = [report.totals.held_bytes, entries.at(-1)[0]];
   }));
   const key = JSON.stringify(entries), chosen = select.value;

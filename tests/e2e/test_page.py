@@ -160,6 +160,25 @@ class PageTest(support.TestCase):
         self.assertIn("finished", self.text("#jobs h3"))
         self.check("violations")
 
+    def test_two_jobs(self):
+        """Each has a rank 0: what is said of one names its job."""
+        for number, style in ((1, "violated"), (2, "violated")):
+            self.sample(style, 0)
+            (made,) = glob.glob(os.path.join(self.reports_dir, "node*.json"))
+            with open(made) as file:
+                report = json.load(file)
+            os.unlink(made)
+            report["process"].update(command=f"/bin/train --number {number}", start_unix_seconds=1700000000 + number, pid=number)
+            report["communicators"][0]["communicator_id"] = f"0x{number}"
+            with open(os.path.join(self.reports_dir, f"job{number}.json"), "w") as file:
+                json.dump(report, file)
+        self.open()
+        self.assertIn("train --number 1 on node/one, enforced", self.text("#jobs"))
+        for number in (1, 2):
+            self.assertIn(f"job {number}, rank 0", self.text("#violations"))
+            self.assertIn(f"job {number}, rank 0", self.page.evaluate("document.querySelector('#process').innerText"))
+        self.assert_quiet()
+
     def test_stages_in_chunks(self):
         self.train("--microbatches", "16", "--schedule", "interleaved_1f1b")
         self.open()
