@@ -94,7 +94,7 @@ class PageTest(support.TestCase):
 
     def test_nothing_there_yet(self):
         self.open()
-        self.assertIn("No process has written a report yet", self.text())
+        self.assertIn(f"No process has written a report to {self.reports_dir} yet", self.text())
         self.check("empty")
         self.sample("prealloc", 0)  # and it notices by itself
         self.page.until("document.querySelector('#jobs svg') !== null")
@@ -111,7 +111,7 @@ class PageTest(support.TestCase):
         self.train("--microbatches", "16")
         self.open()
         self.page.until("document.querySelectorAll('#timeline .life-frame').length > 16")
-        self.assertIn("Pooling would save 75.0 MiB of the 96.0 MiB".lower(), self.text("#jobs").lower())
+        self.assertIn("Pooling would save 150.0 MiB of the 192.0 MiB".lower(), self.text("#jobs").lower())
         self.assertIn("running", self.text("#jobs h3"))
         self.assertEqual(self.page.evaluate("document.querySelectorAll('#jobs svg[role=group] g[role=img]').length"), 6)
         self.assertIn("3 of 16 buffers in use at once", self.text("#timeline"))
