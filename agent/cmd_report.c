@@ -56,7 +56,7 @@ static int print_help(void) {
       "  --json               one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
       "  --html FILE          also write a page that holds all of it and needs nothing else\n"
       "  --trace FILE         also write the last complete step as trace events, for ui.perfetto.dev; of\n"
-      "                       several jobs, that of the last one\n"
+      "                       several jobs, that of the last one with receives\n"
       "  --trace-lifetimes N  most receives in the trace; the oldest are left out, of all processes alike,\n"
       "                       and it says how many [%d]\n"
       "  --plan FILE          also write a plan for recvpool run --mode enforce --plan FILE; where there "
@@ -114,11 +114,13 @@ static bool write_html(struct rp_read_set *set, const struct arguments *a, FILE 
   return rp__report_write_html(set, out);
 }
 
-/* Of several jobs the last one: their clocks and ranks have nothing to do with one another. */
+/* Of several jobs one, for their clocks and ranks have nothing to do with one another: the last one with
+ * something to see. */
 static bool write_trace(struct rp_read_set *set, const struct arguments *a, FILE *out) {
-  size_t job = set->job_count - 1;
-  if (job > 0)
-    rp_cmd_error("report", "the trace is of job %zu, the last of %zu; --job N takes another",
+  size_t job = rp__report_trace_job(set);
+  if (set->job_count > 1)
+    rp_cmd_error("report",
+                 "the trace is of job %zu, the last one with receives of %zu jobs; --job N takes another",
                  rp_report_number(set, job), set->job_count);
   return rp__report_write_trace(set, job, a->trace_lifetimes, out);
 }

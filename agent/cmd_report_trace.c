@@ -148,6 +148,13 @@ static void write_end(struct writer *w, const struct rp_read_set *set, size_t jo
   rp__stream_raw(&w->stream, "}\n");
 }
 
+size_t rp__report_trace_job(const struct rp_read_set *set) {
+  for (size_t job = set->job_count; job-- > 0;)
+    for (size_t i = set->job_first[job]; i < set->job_first[job + 1]; i++)
+      if (set->reports[i].digest->lifetimes) return job;
+  return set->job_count - 1;
+}
+
 bool rp__report_write_trace(struct rp_read_set *set, size_t job, size_t lifetimes_most, FILE *out) {
   size_t first, end;
   rp__job_range(set, job, &first, &end);

@@ -20,6 +20,9 @@
  * many is said in the trace. False: no memory, or `out` cannot be written. */
 bool rp__report_write_trace(struct rp_read_set *set, size_t job, size_t lifetimes_most, FILE *out);
 
+/** The last job of a finished set, which is not empty, that has something to trace, or just the last one. */
+size_t rp__report_trace_job(const struct rp_read_set *set);
+
 /* ---- one process ---- */
 
 struct rp__trace_event {

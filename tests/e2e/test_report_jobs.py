@@ -146,9 +146,24 @@ class ChoiceTest(JobsCase):
         names, job, said = self.trace()
         self.assertEqual((names, job), (third, (3, "third")))
         self.assert_one_line(said)
-        self.assertIn("the trace is of job 3, the last of 3; --job N takes another", said)
+        self.assertIn("the trace is of job 3, the last one with receives of 3 jobs; --job N takes another", said)
         self.assertEqual(self.trace("--job", "last"), (third, (3, "third"), ""))
         self.assertEqual(self.trace("--job", "1"), (["rank 0 (node/one:100)"], (1, "first"), ""))
+
+    def test_a_trace_is_of_a_job_with_receives(self):
+        """And not of a process that was killed before it had any."""
+        self.put("late.json", pid=9, rank=0, communicators=[], start_unix_seconds=self.START + 1000, report={"channels": []})
+        names, job, said = self.trace()
+        self.assertEqual((len(names), job), (3, (3, "third")))
+        self.assertIn("the trace is of job 3, the last one with receives of 4 jobs", said)
+        for name in os.listdir(self.reports_dir):
+            if name != "late.json":
+                os.unlink(self.path(name))
+        self.put("later.json", pid=10, rank=0, communicators=["0x7"], start_unix_seconds=self.START + 2000, report={"channels": []})
+        path = os.path.join(self.folder, "trace.json")
+        self.assert_success(self.report("--trace", path, self.reports_dir))
+        with open(path) as file:
+            self.assertEqual(json.load(file)["otherData"]["job_number"], 2)
 
     def test_a_plan_is_of_the_job_that_is_named(self):
         path = os.path.join(self.folder, "plan.json")
