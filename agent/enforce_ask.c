@@ -22,6 +22,8 @@
  * call fails, and the training with it. */
 #define REFUSALS_TAKEN 4
 #define REFUSAL_PAUSE_NS UINT64_C(20000000)
+/* The same where something has been taken away already; so often for all of the device's life. */
+#define RESTORE_PAUSES 50
 /* Other threads can undo what was found out while the gate was open, but not for ever. */
 #define TRIES 1000
 
@@ -49,6 +51,27 @@ void rp__flight_end(void) {
 
 bool rp__others_in_flight(void) {
   return calls_in_flight > rp_thread.in_flight;
+}
+
+/* ---- what the driver will not map again ---- */
+
+static const char lost_text[] = "the driver will not map the memory of a buffer again that was to be shared";
+
+/* Inside the gate, which opens meanwhile. A call that nobody can stop would end the program at an address
+ * without memory, so this thread goes on when there is none, or when waiting is of no more use: then those
+ * calls that can be stopped try it again. False: the gate could not be entered again. */
+static bool restore(struct rp__device *device) {
+  while (rp_guard_lost(device->guard)) {
+    rp__gate_act();
+    (void)rp_guard_restore(device->guard);
+    rp__gate_acted();
+    if (!rp_guard_lost(device->guard) || device->restore_pauses++ >= RESTORE_PAUSES) break;
+    rp__gate_leave();
+    rp__pause(REFUSAL_PAUSE_NS);
+    if (!rp__gate_enter()) return false;
+  }
+  if (rp_guard_lost(device->guard)) rp_warn("enforce: %s: %s", lost_text, rp_device_memory_error());
+  return true;
 }
 
 /* ---- boundaries ---- */
@@ -80,11 +103,8 @@ static void pass_boundary(struct rp__device *device) {
 
 /* ---- asking ---- */
 
-static const char lost_text[] =
-    "the driver took the buffer's memory away when it was to be shared, and would give none back";
-
 static rp_status refuse(const char *why, rp_status status) {
-  rp_warn("a call was refused to keep its data: %s", why);
+  rp_warn_urgent("a call was refused to keep its data: %s", why);
   return status;
 }
 
@@ -167,9 +187,10 @@ static rp_status carry_out(struct rp__device *device, const struct rp__question 
                            struct rp__idle *idle, const struct rp_guard_action *action) {
   if (action->boundary) {
     pass_boundary(device);
-    return RP_ERROR_BUSY;
+    return restore(device) ? RP_ERROR_BUSY : RP_ERROR_STATE;
   }
   rp_status status = act(device, question, idle, action);
+  if (status != RP_OK && !restore(device)) return RP_ERROR_STATE;
   if (status == RP_OK || status == RP_ERROR_NOT_FOUND) return RP_OK;
   if (status == RP_ERROR_STATE) return RP_ERROR_BUSY; /* out of date: ask again */
   if (idle->refusals++ < REFUSALS_TAKEN) {
@@ -188,7 +209,7 @@ static rp_status look(struct rp__device *device, const struct rp__question *ques
   memset(&action, 0, sizeof action);
   rp_status status = question->prepare(device->guard, question->what, &action);
   if (status == RP_ERROR_NOT_FOUND) return RP_OK;
-  if (status != RP_OK) return refuse(status == RP_ERROR_STATE ? lost_text : rp_status_text(status), status);
+  if (status != RP_OK) return refuse(rp_status_text(status), status);
   if (action.abort) rp__gate_want_abort();
   if (action.next == RP_GUARD_GO) return RP_OK;
   if (action.next == RP_GUARD_REFUSE)

@@ -25,8 +25,9 @@ struct rp__device {
   bool planned;       /**< the guard has a plan */
   bool unstoppable;   /**< and was told of calls that cannot be stopped */
   bool other_context; /**< a candidate was left to the driver, since its context is not the primary one */
-  uint32_t peers;     /**< bits: devices that may read this one's memory */
-  char refused[256];  /**< why not, "word: sentence" */
+  uint32_t restore_pauses; /**< pauses made to have what the driver took away mapped again */
+  uint32_t peers;          /**< bits: devices that may read this one's memory */
+  char refused[256];       /**< why not, "word: sentence" */
 };
 
 /** What is known from the start on; constant afterwards. */

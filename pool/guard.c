@@ -323,6 +323,14 @@ uint64_t rp_guard_memory_short(struct rp_guard *guard) {
   return guard->plan.usable ? rp_pool_memory_short(guard->pool) : 0;
 }
 
+rp_status rp_guard_restore(struct rp_guard *guard) {
+  return rp_pool_restore(guard->pool);
+}
+
+bool rp_guard_lost(const struct rp_guard *guard) {
+  return rp_pool_lost(guard->pool);
+}
+
 static void remember_freed(struct rp_guard *guard, uint32_t id) {
   struct rp__guard_freed *entry = &guard->freed[guard->freed_count++ % RP__GUARD_FREED];
   if (entry->address) guard->freed_forgotten++;

@@ -124,6 +124,11 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
  */
 rp_status rp_guard_unstoppable(struct rp_guard *guard);
 uint64_t rp_guard_memory_short(struct rp_guard *guard);
+/** Acts. rp_pool_restore: to be called until nothing is lost, or as long as one cares to wait, before the
+ * call that moved memory goes on. */
+rp_status rp_guard_restore(struct rp_guard *guard);
+/** Whether the driver has left an address of ours without its memory. Cheap. */
+bool rp_guard_lost(const struct rp_guard *guard);
 /** Whether the buffer at `address` (its begin) is ours: RP_OK; RP_ERROR_STATE: it was, and was freed already
  * (counted as a double free with its last receive, `site` being the second free); RP_ERROR_NOT_FOUND.
  * `needs_idle`: something may still be using it, the device must be done with it before rp_guard_free. */

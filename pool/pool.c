@@ -270,11 +270,18 @@ static void family_note(struct rp_pool *pool, uint32_t id) {
   if (family->buffers && family->members > family->buffers) rp__pool_reason(pool, RP_POOL_MORE_BUFFERS);
 }
 
+/* Gone for the program: nobody needs its mapping any more. */
+static void set_freed(struct rp_pool *pool, struct rp__pool_buffer *buffer) {
+  pool->lost_count -= buffer->lost;
+  buffer->lost = false;
+  buffer->freed = true;
+}
+
 /* Gives back what a failed allocation had; what cannot be given back now stays as a freed buffer. */
 static void allocate_undo(struct rp_pool *pool, uint32_t id) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   (void)rp_address_map_remove(&pool->addresses, buffer->address, NULL);
-  buffer->freed = true;
+  set_freed(pool, buffer);
   (void)rp__pool_cleanup(pool);
 }
 
@@ -318,6 +325,7 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
                                                .bytes = bytes,
                                                .mapped_bytes = mapped_bytes,
                                                .memory = RP_POOL_NONE,
+                                               .stray = RP_POOL_NONE,
                                                .family = family,
                                                .class_id = RP_POOL_NONE,
                                                .slot = RP_POOL_NONE,
@@ -411,30 +419,33 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address) {
   uint32_t id = (uint32_t)range.value;
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   family_forget(pool, buffer);
-  rp__pool_leave_slot(pool, id, RP_POOL_LOST);
+  rp__pool_leave_slot(pool, id, RP_POOL_GONE);
   rp__account_buffer(pool, buffer, -1);
   if (buffer->class_id != RP_POOL_NONE) pool->classes[buffer->class_id].members--;
   buffer->class_id = RP_POOL_NONE;
-  buffer->freed = true;
+  set_freed(pool, buffer);
   rp_status status = free_finish(pool, id);
   if (!status && pool->info.backend_failures != failures) return RP_ERROR_UNAVAILABLE; /* of the handle */
   return status;
 }
 
-/* A buffer whose mapping could not be trusted is plain address space once the driver unmaps it. */
-static rp_status recover(struct rp_pool *pool, uint32_t id) {
-  struct rp__pool_buffer *buffer = &pool->buffers[id];
-  rp_status status = rp__pool_unmap(pool, buffer);
-  if (!status) buffer->binding = RP_POOL_UNBOUND;
-  return status;
+rp_status rp_pool_restore(struct rp_pool *pool) {
+  rp_status first = RP_OK;
+  if (!pool->lost_count) return RP_OK;
+  pool->generation++;
+  for (uint32_t b = 0; b < pool->buffer_count; b++) {
+    if (!rp__pool_get(pool, b) || !pool->buffers[b].lost) continue;
+    rp_status status = rp__pool_attach(pool, b);
+    if (!first) first = status;
+  }
+  return first;
 }
 
 rp_status rp__pool_cleanup(struct rp_pool *pool) {
-  rp_status first = RP_OK;
+  rp_status first = rp_pool_restore(pool);
   for (uint32_t b = 0; b < pool->buffer_count; b++) {
-    struct rp__pool_buffer *buffer = &pool->buffers[b];
-    if (!buffer->in_use || (!buffer->freed && buffer->binding != RP_POOL_LOST)) continue;
-    rp_status status = buffer->freed ? free_finish(pool, b) : recover(pool, b);
+    if (!pool->buffers[b].in_use || !pool->buffers[b].freed) continue;
+    rp_status status = free_finish(pool, b);
     if (!first) first = status;
   }
   rp_status status = rp__memory_retry(pool);

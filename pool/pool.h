@@ -32,7 +32,7 @@ enum rp_pool_binding {
   RP_POOL_UNBOUND = 0, /**< address space only */
   RP_POOL_BOUND = 1,   /**< the memory of a slot of its class */
   RP_POOL_PRIVATE = 2, /**< memory of its own */
-  RP_POOL_LOST = 3,    /**< the driver refused to undo a mapping: quarantined until it does */
+  RP_POOL_GONE = 3,    /**< freed, and the driver has not taken all of it back */
 };
 
 /** Where a buffer is between its receive and its last reader. */
@@ -231,6 +231,7 @@ struct rp_pool_buffer_info {
   bool touched, pinned;
   bool convertible; /**< untouched memory of a planned size: may still become a slot's */
   bool concealed;   /**< its mapping was taken away, the memory is still held for it */
+  bool lost;        /**< and the driver would not give it back: see rp_pool_restore */
   uint32_t flags;
 };
 
@@ -288,6 +289,13 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address);
 /** Asks the driver again to take back what it refused to take back of freed buffers, until it refuses again.
  * Nothing else has to be idle. Cheap when there is nothing. */
 rp_status rp_pool_give_back(struct rp_pool *pool);
+/** Maps again what the driver would not map at a buffer when something was moved: until then nothing is
+ * mapped there (or what should not be), and the contents are kept. RP_OK where nothing is missing, which is
+ * cheap; else the first failure. Nothing has to be idle. A receive or an access of such a buffer tries it,
+ * too, and so does a quiescent point. */
+rp_status rp_pool_restore(struct rp_pool *pool);
+/** Whether there is such a buffer. Cheap. */
+bool rp_pool_lost(const struct rp_pool *pool);
 
 /** Something in the process uses memory by calls that can be seen but not stopped, so it could be the first
  * to use a buffer without memory, and the program would end. From now on a buffer has memory from its
@@ -325,7 +333,7 @@ rp_status rp_pool_activate(struct rp_pool *pool, const struct rp_pool_class_spec
  * accesses, its receive among them. RP_POOL_NONE: nobody's. RP_ERROR_NOT_FOUND: no such buffer. */
 rp_status rp_pool_receive_displaces(const struct rp_pool *pool, const struct rp_pool_post *post,
                                     uint32_t *tenant);
-/** What a receive needs. RP_ERROR_NOT_FOUND; RP_ERROR_STATE: the buffer is lost. */
+/** What a receive needs. RP_ERROR_NOT_FOUND. */
 rp_status rp_pool_receive_decide(const struct rp_pool *pool, const struct rp_pool_post *post,
                                  struct rp_pool_decision *out);
 /** Does it, and the buffer is posted. RP_ERROR_STATE: the decision is out of date. RP_ERROR_BUSY: frozen,
@@ -371,7 +379,7 @@ rp_status rp_pool_quiescent(struct rp_pool *pool, bool capturing);
  * bound, in use, pinned, or out of our sight; otherwise what the backend said. */
 rp_status rp_pool_conceal(struct rp_pool *pool, uint32_t buffer);
 /** Gives it back; RP_OK too for a buffer that is not concealed. To be called before a receive or an access of
- * a concealed buffer is committed. On failure the buffer stays concealed (or is lost). */
+ * a concealed buffer is committed. On failure the buffer stays concealed. */
 rp_status rp_pool_reveal(struct rp_pool *pool, uint32_t buffer);
 
 /* Looking */

@@ -16,6 +16,7 @@ struct walk {
   uint64_t *requested;         /**< [classes + 1] */
   uint32_t *of_class;          /**< [classes + 1] buffers on its account */
   uint32_t *members, *granted; /**< [families] */
+  uint32_t lost;
 };
 
 #define MUST(walk, condition, text)                                                                          \
@@ -57,8 +58,8 @@ static void check_binding(struct walk *w, uint32_t id, const struct rp__pool_buf
     MUST(w, w->pool->memories[b->memory].class_id == b->class_id,
          "private memory is on its buffer's account");
     break;
-  case RP_POOL_LOST:
-    MUST(w, b->freed || (b->memory != RP_POOL_NONE && dead), "a lost buffer has something to undo");
+  case RP_POOL_GONE:
+    MUST(w, b->freed, "only what was freed is gone");
     break;
   default:
     MUST(w, false, "a binding is one of four");
@@ -76,7 +77,14 @@ static void check_buffer(struct walk *w, uint32_t id, const struct rp__pool_buff
     MUST(w, pool->memories[b->memory].bytes == b->mapped_bytes, "a handle is mapped whole");
     MUST(w, !pool->memories[b->memory].doomed, "memory that is mapped is not given up");
   }
+  if (b->stray != RP_POOL_NONE) {
+    w->references[b->stray]++;
+    MUST(w, pool->memories[b->stray].in_use && !pool->memories[b->stray].doomed, "a stray memory exists");
+    MUST(w, b->freed || b->lost, "only a lost buffer shows stray memory");
+  }
   if (b->freed) return;
+  w->lost += b->lost;
+  MUST(w, !b->lost || b->concealed || b->memory == RP_POOL_NONE, "a lost buffer is not mapped");
   const struct rp_range *range = rp_address_map_find(&pool->addresses, b->address);
   MUST(w, range && range->begin == b->address && range->end == rp__pool_end(pool, b) && range->value == id,
        "a buffer is found by its address");
@@ -192,6 +200,7 @@ rp_status rp_pool_check(const struct rp_pool *pool, const char **broken) {
     alive += !pool->buffers[b].freed;
     check_buffer(&w, b, &pool->buffers[b]);
   }
+  MUST(&w, w.lost == pool->lost_count, "lost buffers are counted");
   MUST(&w, alive == pool->addresses.count, "every address belongs to a buffer");
   for (uint32_t m = 0; m < pool->memory_count; m++)
     check_memory(&w, m);

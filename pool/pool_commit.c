@@ -99,7 +99,7 @@ static rp_status bind_or_private(struct rp_pool *pool, uint32_t id, const struct
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   rp_status status = bind(pool, id, decision->class_id, decision->slot);
   if (!status) return RP_OK;
-  if (buffer->binding == RP_POOL_LOST) return status;
+  if (buffer->lost) return status;
   rp_status second = RP_OK;
   if (buffer->binding == RP_POOL_UNBOUND) second = rp__pool_make_private(pool, id);
   if (second) return status;

@@ -184,7 +184,6 @@ rp_status rp_pool_receive_decide(const struct rp_pool *pool, const struct rp_poo
   struct choice choice;
   enum rp_pool_reason why_not;
   if (!buffer) return RP_ERROR_NOT_FOUND;
-  if (buffer->binding == RP_POOL_LOST) return RP_ERROR_STATE;
   decision_init(pool, post->buffer, out);
   if (pool->info.frozen) {
     out->fallback_first = true;
@@ -256,7 +255,6 @@ rp_status rp_pool_access_decide(const struct rp_pool *pool, const struct rp_pool
                                 struct rp_pool_decision *out) {
   const struct rp__pool_buffer *buffer = rp__pool_get(pool, access->buffer);
   if (!buffer) return RP_ERROR_NOT_FOUND;
-  if (buffer->binding == RP_POOL_LOST) return RP_ERROR_STATE;
   decision_init(pool, access->buffer, out);
   out->reopens = buffer->life == RP_POOL_RELEASED;
   if (buffer->binding == RP_POOL_UNBOUND) {
@@ -280,7 +278,6 @@ rp_status rp_pool_flag_decide(const struct rp_pool *pool, uint32_t id, uint32_t 
                               const struct rp_pool_site *site, struct rp_pool_decision *out) {
   const struct rp__pool_buffer *buffer = rp__pool_get(pool, id);
   if (!buffer) return RP_ERROR_NOT_FOUND;
-  if (buffer->binding == RP_POOL_LOST) return RP_ERROR_STATE;
   if (flag != RP_POOL_FLAG_REGISTERED && flag != RP_POOL_FLAG_ESCAPED && flag != RP_POOL_FLAG_GRAPH)
     return RP_ERROR_INVALID;
   decision_init(pool, id, out);

@@ -42,6 +42,8 @@ struct rp__pool_buffer {
   bool touched;             /**< a receive or an access was seen */
   bool granted;             /**< by the untouched-burst rule it needs no memory before its first use */
   bool concealed;           /**< not mapped at present, though it holds memory */
+  bool lost;                /**< and that since the driver refused: mapped again as soon as it can be */
+  uint32_t stray;           /**< what is mapped at a lost buffer all the same and must go first, or none */
   bool pinned;              /**< keeps its slot until the next quiescent point makes it private */
   uint64_t written_turn;    /**< turn of its slot in which something may have written it; 0 = none */
   struct rp_pool_site last; /**< last post or access */
@@ -91,7 +93,8 @@ struct rp_pool {
   uint64_t granularity;
   uint64_t generation;
   bool alias_checked;
-  bool refused; /**< perhaps something is left for rp_pool_give_back */
+  bool refused;        /**< perhaps something is left for rp_pool_give_back */
+  uint32_t lost_count; /**< lost buffers */
   struct rp__pool_buffer *buffers;
   uint32_t buffer_count, buffer_capacity, buffers_free;
   struct rp__memory *memories;
@@ -140,15 +143,17 @@ void rp__memory_assign(struct rp_pool *pool, uint32_t memory, uint32_t class_id,
 /** Releases again what could not be released; the first failure. */
 rp_status rp__memory_retry(struct rp_pool *pool);
 /** Maps `memory` at the buffer in place of what is there. On success the buffer holds a reference and has
- * given up the one before. On failure all is as before, unless the driver refuses to put it back: then the
- * buffer is RP_POOL_UNBOUND or RP_POOL_LOST. Contents are not moved. */
+ * given up the one before. On failure all is as before, unless the driver again and again refuses to put it
+ * back: then the buffer is lost, and still holds what it held. Contents are not moved. */
 rp_status rp__pool_remap(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
 /** Takes the mapping away and gives up the reference. */
 rp_status rp__pool_unmap(struct rp_pool *pool, struct rp__pool_buffer *buffer);
-/** Maps what the buffer holds, which is not mapped. As rp__pool_remap on failure. */
+/** Maps what the buffer holds, which is not mapped. On failure it is concealed as before. */
 rp_status rp__pool_attach(struct rp_pool *pool, uint32_t buffer);
 /** Takes the mapping away and keeps the memory: the buffer is concealed. Nothing has changed on failure. */
 rp_status rp__pool_detach(struct rp_pool *pool, uint32_t buffer);
+/** The buffer is to show `memory`, which the driver refuses: it holds that and is lost until it is mapped. */
+void rp__pool_lose(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
 /** Gives an unmapped buffer a binding without a slot, leaving its slot (and tenancy) if it had one. */
 void rp__pool_leave_slot(struct rp_pool *pool, uint32_t buffer, enum rp_pool_binding binding);
 /** Fresh private memory for the buffer; whatever it was bound to goes. */
@@ -178,7 +183,7 @@ struct rp__pool_moves {
 };
 /** One more; on failure it is not added. */
 rp_status rp__pool_move(struct rp_pool *pool, struct rp__pool_moves *moves, uint32_t buffer, uint32_t memory);
-/** Takes all back, newest first. A buffer that the driver does not let go back is lost or unbound. */
+/** Takes all back, newest first. A buffer that the driver does not let go back is lost. */
 void rp__pool_moves_undo(struct rp_pool *pool, struct rp__pool_moves *moves);
 /** They stand: lets go of the memory before. */
 void rp__pool_moves_settle(struct rp_pool *pool, struct rp__pool_moves *moves);

@@ -4,7 +4,7 @@
 #define WORD(table, value) ((size_t)(value) < sizeof(table) / sizeof *(table) ? (table)[value] : "unknown")
 
 const char *rp_pool_binding_name(enum rp_pool_binding binding) {
-  static const char *const words[] = {"unbound", "bound", "private", "lost"};
+  static const char *const words[] = {"unbound", "bound", "private", "gone"};
   return WORD(words, binding);
 }
 
