@@ -323,6 +323,14 @@ uint64_t rp_guard_memory_short(struct rp_guard *guard) {
   return guard->plan.usable ? rp_pool_memory_short(guard->pool) : 0;
 }
 
+void rp_guard_memory_news(struct rp_guard *guard) {
+  rp_pool_memory_news(guard->pool);
+}
+
+bool rp_guard_memory_due(const struct rp_guard *guard) {
+  return guard->plan.usable && rp_pool_memory_due(guard->pool);
+}
+
 rp_status rp_guard_restore(struct rp_guard *guard) {
   return rp_pool_restore(guard->pool);
 }

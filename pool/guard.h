@@ -124,6 +124,10 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
  */
 rp_status rp_guard_unstoppable(struct rp_guard *guard);
 uint64_t rp_guard_memory_short(struct rp_guard *guard);
+/** rp_pool_memory_news, and rp_pool_memory_due: then rp_guard_unstoppable has something to do again. Cheap.
+ */
+void rp_guard_memory_news(struct rp_guard *guard);
+bool rp_guard_memory_due(const struct rp_guard *guard);
 /** Acts. rp_pool_restore: to be called until nothing is lost, or as long as one cares to wait, before the
  * call that moved memory goes on. */
 rp_status rp_guard_restore(struct rp_guard *guard);

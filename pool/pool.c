@@ -9,6 +9,8 @@
 #define DEFAULT_CONFLICTS 256
 /* A driver that refused to take something back is asked this often when the pool ends. */
 #define DESTROY_ATTEMPTS 3
+/* News of memory that came back, for which a try in vain waits at the most. */
+#define MOST_PATIENCE 64
 
 static bool backend_complete(const struct rp_backend *backend) {
   return backend->granularity && backend->reserve && backend->unreserve && backend->create &&
@@ -344,17 +346,49 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
   return RP_OK;
 }
 
-rp_status rp_pool_unstoppable(struct rp_pool *pool) {
-  rp_status first = RP_OK;
-  if (!pool->info.unstoppable) rp__pool_reason(pool, RP_POOL_CALLS_UNSTOPPABLE);
-  pool->info.unstoppable = true;
-  for (uint32_t b = 0; b < pool->buffer_count && !first && !pool->info.memory_short; b++) {
+/* Memory for all that have none; none of the others gives theirs up for it. */
+static rp_status back_all(struct rp_pool *pool) {
+  for (uint32_t b = 0; b < pool->buffer_count; b++) {
     const struct rp__pool_buffer *buffer = rp__pool_get(pool, b);
+    uint32_t memory;
     if (!buffer || buffer->binding != RP_POOL_UNBOUND) continue;
     pool->generation++;
-    first = rp__pool_make_private(pool, b);
+    rp_status status = rp__memory_try(pool, buffer->class_id, buffer->mapped_bytes, &memory);
+    if (!status) status = rp__pool_give_private(pool, b, memory);
+    if (status) return status;
   }
-  return first;
+  return RP_OK;
+}
+
+static void set_memory_short(struct rp_pool *pool) {
+  if (!pool->info.memory_short && pool->family_count) rp__pool_reason(pool, RP_POOL_MEMORY_SHORT);
+  pool->info.memory_short = true;
+}
+
+static uint32_t patience(const struct rp_pool *pool) {
+  return pool->memory_patience ? pool->memory_patience : 1;
+}
+
+void rp_pool_memory_news(struct rp_pool *pool) {
+  if (pool->info.memory_short && pool->memory_news < MOST_PATIENCE) pool->memory_news++;
+}
+
+bool rp_pool_memory_due(const struct rp_pool *pool) {
+  return pool->info.memory_short && pool->memory_news >= patience(pool);
+}
+
+rp_status rp_pool_unstoppable(struct rp_pool *pool) {
+  if (!pool->info.unstoppable) rp__pool_reason(pool, RP_POOL_CALLS_UNSTOPPABLE);
+  pool->info.unstoppable = true;
+  if (pool->info.memory_short && !rp_pool_memory_due(pool)) return RP_OK;
+  bool again = pool->info.memory_short;
+  rp_status status = back_all(pool);
+  pool->memory_news = 0;
+  if (status == RP_ERROR_NO_MEMORY) set_memory_short(pool);
+  if (status && again && patience(pool) < MOST_PATIENCE) pool->memory_patience = 2 * patience(pool);
+  if (!status) pool->info.memory_short = false;
+  if (!status) pool->memory_patience = 0;
+  return status;
 }
 
 static bool is_newest(const struct rp_pool *pool, uint32_t id) {
@@ -365,8 +399,7 @@ static bool is_newest(const struct rp_pool *pool, uint32_t id) {
 uint64_t rp_pool_memory_short(struct rp_pool *pool) {
   uint64_t before = pool->info.account.physical_bytes;
   if (!pool->info.unstoppable) return 0; /* nobody has more than he needs */
-  if (!pool->info.memory_short && pool->family_count) rp__pool_reason(pool, RP_POOL_MEMORY_SHORT);
-  pool->info.memory_short = true;
+  set_memory_short(pool);
   pool->generation++;
   for (int newest = 0; newest < 2 && pool->info.account.physical_bytes == before; newest++)
     for (uint32_t b = 0; b < pool->buffer_count; b++)
@@ -424,6 +457,7 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address) {
   if (buffer->class_id != RP_POOL_NONE) pool->classes[buffer->class_id].members--;
   buffer->class_id = RP_POOL_NONE;
   set_freed(pool, buffer);
+  rp_pool_memory_news(pool);
   rp_status status = free_finish(pool, id);
   if (!status && pool->info.backend_failures != failures) return RP_ERROR_UNAVAILABLE; /* of the handle */
   return status;

@@ -257,7 +257,8 @@ struct rp_pool_info {
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
   uint64_t last_bindings_dropped;         /**< slots of freed buffers that are no longer known */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;
-  bool unstoppable, memory_short; /**< rp_pool_unstoppable, rp_pool_memory_short were called */
+  bool unstoppable;  /**< rp_pool_unstoppable was called */
+  bool memory_short; /**< and since then there was not enough for all */
   uint64_t backend_calls, backend_failures;
 };
 
@@ -301,13 +302,20 @@ bool rp_pool_lost(const struct rp_pool *pool);
  * to use a buffer without memory, and the program would end. From now on a buffer has memory from its
  * allocation until its first receive, and those without get some; sharing begins buffer by buffer in the
  * first step. As long as the device has enough: RP_ERROR_NO_MEMORY, or what the backend said, if some stay
- * without. For good; cheap when called again with nothing to do. */
+ * without. For good; cheap when called again with nothing to do: where rp_pool_memory_due says so, those
+ * without are tried again. */
 rp_status rp_pool_unstoppable(struct rp_pool *pool);
 /** The device has no memory for something that the program wants. Buffers that the untouched-burst rule would
  * have left without memory give up what they got by rp_pool_unstoppable, and later ones get none: without the
- * pool, the program would have had no memory here either. For good. Answers how many bytes were given back.
- */
+ * pool, the program would have had no memory here either. Until rp_pool_unstoppable finds that there is
+ * enough again. Answers how many bytes were given back. */
 uint64_t rp_pool_memory_short(struct rp_pool *pool);
+/** Somebody has given memory of the device back, so there may be enough again. Steps that end and frees of
+ * this pool count without being told. Cheap. */
+void rp_pool_memory_news(struct rp_pool *pool);
+/** Memory was short, and there has been news since: once after the first shortage, and after each try in vain
+ * not before twice as much, up to 64. Cheap. */
+bool rp_pool_memory_due(const struct rp_pool *pool);
 
 /** A buffer that has memory of its own, though it is received into by the plan, shares the memory of a slot
  * from now on; its own is given back, or becomes the slot's. Call with the device done with it, between

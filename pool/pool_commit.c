@@ -231,6 +231,7 @@ rp_status rp_pool_release(struct rp_pool *pool, uint32_t id) {
 
 void rp_pool_step_end(struct rp_pool *pool) {
   pool->generation++;
+  rp_pool_memory_news(pool);
   for (uint32_t b = 0; b < pool->buffer_count; b++)
     if (pool->buffers[b].in_use && pool->buffers[b].life == RP_POOL_RELEASED)
       pool->buffers[b].life = RP_POOL_DEAD;

@@ -93,8 +93,9 @@ struct rp_pool {
   uint64_t granularity;
   uint64_t generation;
   bool alias_checked;
-  bool refused;        /**< perhaps something is left for rp_pool_give_back */
-  uint32_t lost_count; /**< lost buffers */
+  bool refused;                          /**< perhaps something is left for rp_pool_give_back */
+  uint32_t lost_count;                   /**< lost buffers */
+  uint32_t memory_news, memory_patience; /**< see rp_pool_memory_due; patience 0 stands for 1 */
   struct rp__pool_buffer *buffers;
   uint32_t buffer_count, buffer_capacity, buffers_free;
   struct rp__memory *memories;
@@ -135,6 +136,8 @@ void rp__pool_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conf
 
 /** New physical memory with one reference, on the account of `class_id`. */
 rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
+/** The same without making untouched buffers give theirs up for it. */
+rp_status rp__memory_try(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
 void rp__memory_hold(struct rp_pool *pool, uint32_t memory);
 /** Gives a reference up; the last one releases the memory and its slot. RP_POOL_NONE is allowed. */
 void rp__memory_drop(struct rp_pool *pool, uint32_t memory);
@@ -158,6 +161,8 @@ void rp__pool_lose(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
 void rp__pool_leave_slot(struct rp_pool *pool, uint32_t buffer, enum rp_pool_binding binding);
 /** Fresh private memory for the buffer; whatever it was bound to goes. */
 rp_status rp__pool_make_private(struct rp_pool *pool, uint32_t buffer);
+/** The same with memory that was made for it, whose reference is given up. */
+rp_status rp__pool_give_private(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
 /** Moves the buffer to the one-to-one account of a class. */
 void rp__pool_set_class(struct rp_pool *pool, struct rp__pool_buffer *buffer, uint32_t class_id);
 /** The buffer comes (sign 1) or goes (-1): on the account of its class, if it has one, and on the total. */

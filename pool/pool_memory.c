@@ -84,14 +84,12 @@ static rp_status backend_create(struct rp_pool *pool, uint64_t bytes, uint64_t *
   return rp__backend_result(pool, pool->backend.create(pool->backend.context, bytes, handle));
 }
 
-rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
+rp_status rp__memory_try(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
   uint32_t entry;
   uint64_t handle = 0;
   rp_status status = memory_entry(pool, &entry);
   if (status) return status;
   status = backend_create(pool, bytes, &handle);
-  if (status == RP_ERROR_NO_MEMORY && rp_pool_memory_short(pool) > 0)
-    status = backend_create(pool, bytes, &handle);
   if (status) {
     memory_entry_free(pool, entry);
     return status;
@@ -105,6 +103,13 @@ rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t by
   count_physical(pool, class_id, (int64_t)bytes);
   *memory = entry;
   return RP_OK;
+}
+
+rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
+  rp_status status = rp__memory_try(pool, class_id, bytes, memory);
+  if (status == RP_ERROR_NO_MEMORY && rp_pool_memory_short(pool) > 0)
+    status = rp__memory_try(pool, class_id, bytes, memory);
+  return status;
 }
 
 void rp__memory_hold(struct rp_pool *pool, uint32_t memory) {
@@ -312,13 +317,16 @@ rp_status rp__pool_unmap(struct rp_pool *pool, struct rp__pool_buffer *buffer) {
   return RP_OK;
 }
 
-rp_status rp__pool_make_private(struct rp_pool *pool, uint32_t id) {
-  struct rp__pool_buffer *buffer = &pool->buffers[id];
-  uint32_t memory;
-  rp_status status = rp__memory_create(pool, buffer->class_id, buffer->mapped_bytes, &memory);
-  if (status) return status;
-  status = rp__pool_remap(pool, id, memory);
+rp_status rp__pool_give_private(struct rp_pool *pool, uint32_t id, uint32_t memory) {
+  rp_status status = rp__pool_remap(pool, id, memory);
   if (!status) rp__pool_leave_slot(pool, id, RP_POOL_PRIVATE);
   rp__memory_drop(pool, memory); /* the buffer's own reference, if it has one, keeps it */
   return status;
+}
+
+rp_status rp__pool_make_private(struct rp_pool *pool, uint32_t id) {
+  const struct rp__pool_buffer *buffer = &pool->buffers[id];
+  uint32_t memory;
+  rp_status status = rp__memory_create(pool, buffer->class_id, buffer->mapped_bytes, &memory);
+  return status ? status : rp__pool_give_private(pool, id, memory);
 }
