@@ -291,6 +291,8 @@ static void put_pool(struct rp__emit *emit, const struct rp_pool_info *pool, boo
   rp__put_u64(emit, "grown", pool->grown);
   rp__put_u64(emit, "reopened", pool->reopened);
   rp__put_u64(emit, "lent", pool->lent);
+  rp__put_u64(emit, "headroom_bytes", pool->headroom_bytes);
+  rp__put_u64(emit, "headroom_used", pool->headroom_used);
   rp__put_u64(emit, "waits_inserted", pool->waits_inserted);
   rp__put_u64(emit, "activations", pool->activations);
   rp__put_u64(emit, "fallbacks", pool->fallbacks);

@@ -16,6 +16,7 @@ static rp_status pool_create(struct rp_guard *guard, const struct rp_backend *ba
                                           .lend = guard->options.every_touch_seen ? RP_POOL_LEND_FIRST
                                                                                   : RP_POOL_LEND_NEVER,
                                           .max_conflicts = guard->options.max_conflicts,
+                                          .headroom_bytes = guard->options.headroom_bytes,
                                           .exact_ranges = guard->options.shadow};
   if (!guard->options.shadow)
     return backend ? rp_pool_create(backend, &options, &guard->pool) : RP_ERROR_INVALID;

@@ -81,8 +81,9 @@ struct rp_guard_options {
   uint64_t least_bytes;  /**< auto: smaller allocations are left to the driver [granularity / 2] */
   uint64_t only_bytes;   /**< auto: only allocations that round to the mapped size of this; 0 = all */
   enum rp_pool_policy on_violation;
-  uint32_t watch_steps;   /**< auto: steps of one pattern before activation [2] */
-  uint32_t max_conflicts; /**< kept in full [256] */
+  uint32_t watch_steps;    /**< auto: steps of one pattern before activation [2] */
+  uint32_t max_conflicts;  /**< kept in full [256] */
+  uint64_t headroom_bytes; /**< see struct rp_pool_options [0] */
   /** rp_guard_sent or rp_guard_send is called for every send. Then what a step did to a message counts as
    * evidence only if as many went back to its peer as came from it, over the same communicator or one of the
    * same members: else it was an evaluation, and training on the same buffers reads them more often. */

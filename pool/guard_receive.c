@@ -3,7 +3,8 @@
 #include "pool/guard_internal.h"
 
 static const char no_memory_text[] =
-    "The slot of this receive is in use and the device has no memory for another one; plan more slots.";
+    "The slot of this receive is in use and the device has no memory for another one; plan more slots, "
+    "or keep some back with --headroom.";
 static const char broken_text[] =
     "A step was broken off and the device could not be made idle, so buffers still share memory.";
 static const char abort_text[] = "A buffer was used after its memory had been reused; see the report.";

@@ -55,6 +55,7 @@ rp_status rp_pool_destroy(struct rp_pool *pool, uint64_t *left_bytes) {
     rp__pool_class_drop(pool, pool->class_count - 1);
   rp_address_map_fini(&pool->addresses);
   rp__pool_last_fini(pool);
+  rp__headroom_fini(pool);
   free(pool->classes);
   free(pool->families);
   free(pool->buffers);
@@ -294,17 +295,24 @@ static void give_up(struct rp_pool *pool, uint32_t id) {
   if (rp__pool_unmap(pool, buffer) == RP_OK) buffer->binding = RP_POOL_UNBOUND;
 }
 
+/* What is kept back is not for new buffers: without the pool there would be none for them. */
+static rp_status make_new(struct rp_pool *pool, uint32_t id) {
+  uint32_t memory;
+  rp_status status = rp__memory_press(pool, RP_POOL_NONE, pool->buffers[id].mapped_bytes, &memory);
+  return status ? status : rp__pool_give_private(pool, id, memory);
+}
+
 /* Memory for a new buffer. A call that nobody can stop ends the program at an address without. So where there
  * are such calls, only what would have ended it without the pool is a reason to leave memory out: that there
  * is none. Then the newest buffer of the size still has some, and passes on what the one before had: what is
  * allocated alone, and not in a burst, is often what a library is about to write. */
 static rp_status allocate_memory(struct rp_pool *pool, uint32_t id) {
   const struct rp__pool_buffer *buffer = &pool->buffers[id];
-  if (!buffer->granted) return rp__pool_make_private(pool, id);
+  if (!buffer->granted) return make_new(pool, id);
   if (!pool->info.unstoppable) return RP_OK;
   uint32_t before = pool->families[buffer->family].newest;
   if (pool->info.memory_short) give_up(pool, before);
-  rp_status status = rp__pool_make_private(pool, id);
+  rp_status status = make_new(pool, id);
   if (pool->info.memory_short) give_up(pool, before); /* it may have become so on the way */
   return status == RP_ERROR_NO_MEMORY ? RP_OK : status;
 }
@@ -340,6 +348,7 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
     return status;
   }
   rp__account_buffer(pool, &pool->buffers[id], 1);
+  if (pool->buffers[id].binding == RP_POOL_UNBOUND) rp__headroom_fill(pool, mapped_bytes);
   family_note(pool, id);
   *out = id;
   *address = begin;
@@ -459,6 +468,7 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address) {
   set_freed(pool, buffer);
   rp_pool_memory_news(pool);
   rp_status status = free_finish(pool, id);
+  rp__headroom_trim(pool);
   if (!status && pool->info.backend_failures != failures) return RP_ERROR_UNAVAILABLE; /* of the handle */
   return status;
 }

@@ -188,6 +188,9 @@ struct rp_pool_options {
   uint32_t max_buffers;         /**< [65536] */
   enum rp_pool_lend lend;       /**< [never] */
   uint32_t max_conflicts;       /**< conflicts kept in full, oldest first; all are counted [256] */
+  /** For each size of buffers that share: so much physical memory, in whole buffers, is kept back for those
+   * that need some of their own when the device has no more. Made of what sharing sets free [0] */
+  uint64_t headroom_bytes;
   /** The program's own allocations, which end where they end: buffers are found by their bytes, not by the
    * bytes that would be mapped. */
   bool exact_ranges;
@@ -257,8 +260,10 @@ struct rp_pool_info {
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
   uint64_t last_bindings_dropped;         /**< slots of freed buffers that are no longer known */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;
-  bool unstoppable;  /**< rp_pool_unstoppable was called */
-  bool memory_short; /**< and since then there was not enough for all */
+  uint64_t headroom_bytes; /**< kept back now; held, and so among the physical bytes */
+  uint64_t headroom_used;  /**< times a buffer was given of it */
+  bool unstoppable;        /**< rp_pool_unstoppable was called */
+  bool memory_short;       /**< and since then there was not enough for all */
   uint64_t backend_calls, backend_failures;
 };
 

@@ -148,6 +148,22 @@ static void check_account(struct walk *w, const struct rp_pool_account *account,
   MUST(w, account->saved_peak_bytes >= account->saved_bytes, "the peak of saved is no less than now");
 }
 
+static void check_headroom(struct walk *w) {
+  uint64_t bytes = 0;
+  for (uint32_t h = 0; h < w->pool->headroom_count; h++) {
+    const struct rp__headroom *room = &w->pool->headroom[h];
+    for (uint32_t i = 0; i < room->count; i++) {
+      const struct rp__memory *memory = &w->pool->memories[room->memory[i]];
+      bool free = memory->in_use && memory->class_id == RP_POOL_NONE && memory->slot == RP_POOL_NONE;
+      MUST(w, free && memory->bytes == room->bytes, "what is kept back is free and of its size");
+      w->references[room->memory[i]]++;
+      w->owners[room->memory[i]]++;
+      bytes += room->bytes;
+    }
+  }
+  MUST(w, bytes == w->pool->info.headroom_bytes, "what is kept back is counted");
+}
+
 static void check_families(struct walk *w) {
   for (uint32_t f = 0; f < w->pool->family_count; f++) {
     const struct rp__pool_family *family = &w->pool->families[f];
@@ -202,6 +218,7 @@ rp_status rp_pool_check(const struct rp_pool *pool, const char **broken) {
   }
   MUST(&w, w.lost == pool->lost_count, "lost buffers are counted");
   MUST(&w, alive == pool->addresses.count, "every address belongs to a buffer");
+  check_headroom(&w);
   for (uint32_t m = 0; m < pool->memory_count; m++)
     check_memory(&w, m);
   for (uint32_t c = 0; c < pool->class_count; c++) {

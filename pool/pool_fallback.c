@@ -99,6 +99,7 @@ rp_status rp_pool_fallback(struct rp_pool *pool, bool capturing) {
     first = status;
   }
   uint32_t sharing = settle_keepers(pool);
+  rp__headroom_trim(pool);
   if (!first && sharing) first = RP_ERROR_STATE;
   pool->info.fallback_pending = first != RP_OK;
   pool->info.fallbacks++;

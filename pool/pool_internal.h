@@ -8,6 +8,7 @@
  *   pool_activate.c  auto mode: the transaction, and the alias check
  *   pool_fallback.c  quiescent points: back to private memory
  *   pool_conceal.c   strict mode: mappings taken away for a while
+ *   pool_headroom.c  memory kept back for buffers that share
  *   pool_last.c      slots of buffers that have left them
  *   pool_info.c      copying out
  *   pool_names.c     words and sentences
@@ -87,14 +88,24 @@ struct rp__pool_last {
   uint64_t dropped;
 };
 
+/** Memory kept back for buffers of one size: each has one reference, and is on no class's account. */
+struct rp__headroom {
+  uint64_t bytes; /**< of one */
+  uint32_t *memory;
+  uint32_t count, capacity;
+};
+
 struct rp_pool {
   struct rp_backend backend;
   struct rp_pool_options options;
   uint64_t granularity;
   uint64_t generation;
   bool alias_checked;
-  bool refused;                          /**< perhaps something is left for rp_pool_give_back */
-  uint32_t lost_count;                   /**< lost buffers */
+  bool refused;         /**< perhaps something is left for rp_pool_give_back */
+  uint32_t lost_count;  /**< lost buffers */
+  bool headroom_closed; /**< nothing is to be kept back now */
+  struct rp__headroom *headroom;
+  uint32_t headroom_count;
   uint32_t memory_news, memory_patience; /**< see rp_pool_memory_due; patience 0 stands for 1 */
   struct rp__pool_buffer *buffers;
   uint32_t buffer_count, buffer_capacity, buffers_free;
@@ -135,9 +146,11 @@ void rp__pool_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conf
 /* pool_memory.c */
 
 /** New physical memory with one reference, on the account of `class_id`. */
-rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
-/** The same without making untouched buffers give theirs up for it. */
 rp_status rp__memory_try(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
+/** The same; where the device has none, untouched buffers give theirs up for it. */
+rp_status rp__memory_press(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
+/** The same for a buffer that the program has already; in the end what was kept back for it. */
+rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
 void rp__memory_hold(struct rp_pool *pool, uint32_t memory);
 /** Gives a reference up; the last one releases the memory and its slot. RP_POOL_NONE is allowed. */
 void rp__memory_drop(struct rp_pool *pool, uint32_t memory);
@@ -192,6 +205,18 @@ rp_status rp__pool_move(struct rp_pool *pool, struct rp__pool_moves *moves, uint
 void rp__pool_moves_undo(struct rp_pool *pool, struct rp__pool_moves *moves);
 /** They stand: lets go of the memory before. */
 void rp__pool_moves_settle(struct rp_pool *pool, struct rp__pool_moves *moves);
+
+/* pool_headroom.c */
+
+/** Memory that nobody refers to any more: true, it is kept, and so has one reference. */
+bool rp__headroom_keep(struct rp_pool *pool, uint32_t memory);
+/** Makes one more of that size if there should be one; not if the device has none. */
+void rp__headroom_fill(struct rp_pool *pool, uint64_t bytes);
+/** One of that size, with its reference; RP_POOL_NONE. */
+uint32_t rp__headroom_use(struct rp_pool *pool, uint64_t bytes);
+/** Buffers went, or share no more: gives back what is kept for nobody. */
+void rp__headroom_trim(struct rp_pool *pool);
+void rp__headroom_fini(struct rp_pool *pool);
 
 /* pool_last.c */
 

@@ -105,11 +105,20 @@ rp_status rp__memory_try(struct rp_pool *pool, uint32_t class_id, uint64_t bytes
   return RP_OK;
 }
 
-rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
+rp_status rp__memory_press(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
   rp_status status = rp__memory_try(pool, class_id, bytes, memory);
   if (status == RP_ERROR_NO_MEMORY && rp_pool_memory_short(pool) > 0)
     status = rp__memory_try(pool, class_id, bytes, memory);
   return status;
+}
+
+rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
+  rp_status status = rp__memory_press(pool, class_id, bytes, memory);
+  uint32_t kept = status ? rp__headroom_use(pool, bytes) : RP_POOL_NONE;
+  if (kept == RP_POOL_NONE) return status;
+  rp__memory_assign(pool, kept, class_id, RP_POOL_NONE);
+  *memory = kept;
+  return RP_OK;
 }
 
 void rp__memory_hold(struct rp_pool *pool, uint32_t memory) {
@@ -137,6 +146,11 @@ void rp__memory_drop(struct rp_pool *pool, uint32_t memory) {
     struct rp__pool_slot *slot = &pool->classes[entry->class_id].slots[entry->slot];
     slot->memory = slot->tenant = RP_POOL_NONE;
     entry->slot = RP_POOL_NONE;
+  }
+  if (rp__headroom_keep(pool, memory)) {
+    rp__memory_assign(pool, memory, RP_POOL_NONE, RP_POOL_NONE);
+    entry->references = 1;
+    return;
   }
   (void)memory_release(pool, memory); /* if it fails it is doomed, and counted until it succeeds */
 }

@@ -17,7 +17,7 @@ class OddTest(support.TestCase):
         """The one device of the report; the output is that of the program alone, where it is right."""
         shutil.rmtree(self.reports_dir, ignore_errors=True)
         command = [os.path.join(PROGRAMS, "enforce_odd"), mode]
-        alone = support.run(command, env=support.simulated(RPSIM_SEED=str(seed)))
+        alone = support.run(command, env=support.simulated(RPSIM_SEED=str(seed), **extra))
         self.assert_success(alone)
         result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--slack", "0",
                               *map(str, options), "--", *command], env=support.simulated(RPSIM_SEED=str(seed), **extra))
@@ -26,6 +26,35 @@ class OddTest(support.TestCase):
         (report,) = self.read_reports()
         (device,) = report["enforcement"]["devices"]
         return device
+
+    BRIM = {"RPSIM_DEVICE_BYTES": str(64 * enforcing.MIB)}
+
+    def test_at_the_brim_the_reason_gets_out(self):
+        """The program took what sharing had set free, and one buffer needs memory of its own; it ends where that fails."""
+        command = [os.path.join(PROGRAMS, "enforce_odd"), "brim"]
+        result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--slack", "0", "--", *command],
+                             env=support.simulated(RPSIM_SEED="1", **self.BRIM))
+        self.assertEqual(result.returncode, 7, result.stderr)
+        self.assertIn("recvpool: a call was refused to keep its data: ", result.stderr)
+        self.assertIn("out of memory", result.stderr.lower().replace("_", " "))
+
+    def test_at_the_brim_with_headroom(self):
+        device = self.program("brim", ["--headroom", 1], **self.BRIM)  # whole buffers
+        self.assertEqual((device["headroom_used"], device["headroom_bytes"], device["grown"]), (1, 0, 0))
+        self.assertEqual(self.counts(device), [{}, {}])
+
+    def test_memory_pools_of_the_driver(self):
+        device = self.program("temporaries")
+        self.assertTrue(device["active"])
+        self.assertEqual(self.counts(device), [{}, {}])
+        device = self.program("pooled")
+        self.assertFalse(device["active"])
+
+    def test_pointers_in_device_memory(self):
+        """Reads that nobody can see are no evidence of release."""
+        device = self.program("table")
+        self.assertEqual((device["active"], device["idle"]["reason"]), (False, "no_access_evidence"))
+        self.assertEqual(self.counts(device), [{}, {}])
 
     def counts(self, device):
         return [enforcing.nonzero(device["conflicts"][which]) for which in ("prevented", "violated")]

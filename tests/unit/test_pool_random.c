@@ -415,6 +415,7 @@ static uint32_t one_call(struct model *m) {
 static void start(struct model *m, uint64_t seed) {
   struct rp_pool_options options = {.max_buffers = MOST,
                                     .lend = (enum rp_pool_lend)(seed / 3 % 3),
+                                    .headroom_bytes = seed / 9 % 3 * 8192,
                                     .on_stale = (enum rp_pool_policy)(seed % 3)};
   random_state = seed * 0x9e3779b97f4a7c15u + 1;
   *m = (struct model){.seed = seed, .device = host_device_create(1u << 20)};
