@@ -4,6 +4,7 @@
 
 #include "agent/cmd_report_digest.h"
 #include "agent/cmd_report_text.h"
+#include "pool/tracker.h"
 
 /* The first report of the job with something to name. */
 static const char *first_text(const struct rp_read_set *set, size_t job,
@@ -23,6 +24,19 @@ static const char *get_unshared(const struct rp_read_digest *digest) {
   return digest->unshared;
 }
 
+/* Reasons that no longer run and no setting changes. */
+static bool has_nothing_to_gain(const char *unshared) {
+  static const enum rp_reason reasons[] = {RP_REASON_UNBOUNDED_DEPTH, RP_REASON_WITHIN_SLACK,
+                                           RP_REASON_JUST_IN_TIME};
+  if (strncmp(unshared, "rounding:", 9) == 0) return true;
+  for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
+    const char *name = rp_reason_name(reasons[i]);
+    size_t length = strlen(name);
+    if (strncmp(unshared, name, length) == 0 && unshared[length] == ':') return true;
+  }
+  return false;
+}
+
 static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__enforced *sum,
                             char *out, size_t out_size) {
   const char *violation = first_text(set, job, get_violation), *unshared = first_text(set, job, get_unshared);
@@ -37,9 +51,21 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
              "Sharing was switched off (switched_off) in %zu of %zu processes, and stays off in each until "
              "it is started again without a file that says so.",
              sum->switched_off, sum->processes);
+  else if (sum->saved_peak_bytes < 0)
+    snprintf(out, out_size,
+             "Run it without enforce: the buffers are too small for the pieces in which the device "
+             "gives memory.");
   else if (sum->sharing == sum->processes)
     snprintf(out, out_size,
              "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");
+  else if (unshared && has_nothing_to_gain(unshared) && !sum->sharing)
+    snprintf(out, out_size, "Nothing to gain from sharing (%.*s): run it without enforce.",
+             (int)strcspn(unshared, ":"), unshared);
+  else if (unshared && has_nothing_to_gain(unshared))
+    snprintf(out, out_size,
+             "Nothing to do: memory is shared in %zu of %zu processes, and others have nothing to "
+             "gain (%.*s).",
+             sum->sharing, sum->processes, (int)strcspn(unshared, ":"), unshared);
   else if (unshared)
     snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; look at %s",
              sum->processes, sum->sharing, unshared);
@@ -66,6 +92,8 @@ static void after_observing(const struct rp__summary *summary, const struct rp__
                  "is missing.";
   else if (summary->saved_bytes == 0)
     text = "Nothing to gain: leave the job as it is.";
+  else if (summary->whole_saved_bytes == 0)
+    text = "Nothing to gain from buffers this small: leave the job as it is.";
   else if (summary->outside)
     text = "Run some steps under recvpool run, or with recvpool run --mode enforce: what attach saw is not "
            "enough for a plan.";
