@@ -24,6 +24,8 @@
 #define REFUSAL_PAUSE_NS UINT64_C(20000000)
 /* The same where something has been taken away already; so often for all of the device's life. */
 #define RESTORE_PAUSES 50
+/* How long inserted waits took is asked for no more often than this. */
+#define WAITS_LOOK_NS UINT64_C(100000000)
 /* Other threads can undo what was found out while the gate was open, but not for ever. */
 #define TRIES 1000
 
@@ -76,13 +78,15 @@ static bool restore(struct rp__device *device) {
 
 /* ---- boundaries ---- */
 
-/* While acting. */
-static void note_waited(struct rp__device *device) {
+void rp__note_waited(struct rp__device *device) {
   uint64_t waits = 0;
+  if (device->waits_made == device->waits_timed) return;
   rp_agent_unlock();
   uint64_t waited_ns = rp_device_waited_ns(&waits);
   (void)rp_agent_lock();
-  if (waits) rp_guard_waited(device->guard, waited_ns);
+  device->waits_timed += waits;
+  device->waits_looked_ns = rp_now_ns();
+  if (waits) rp_guard_waited(device->guard, waits, waited_ns);
 }
 
 /* Inside the gate. What fails stays pending in the guard, which asks again at a later boundary. */
@@ -92,7 +96,7 @@ static void pass_boundary(struct rp__device *device) {
   uint64_t begun = rp_now_ns();
   if (rp_agent_channels(&channels, &count) != RP_OK) channels = NULL, count = 0;
   if (!rp__enforce.shadow) rp__gate_act();
-  if (!rp__enforce.shadow) note_waited(device);
+  if (!rp__enforce.shadow) rp__note_waited(device);
   rp_status status = rp_guard_boundary(device->guard, channels, count, begun);
   rp_guard_boundary_took(device->guard, rp_now_ns() - begun);
   if (!rp__enforce.shadow) rp__milestones_release();
@@ -120,6 +124,7 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
   if (status == RP_ERROR_STATE) return status; /* not inside the gate any more */
   if (status == RP_OK && action->boundary) device->boundary_wait_ns = 0;
   if (status == RP_OK) rp_guard_idle_reached(device->guard, action);
+  if (status == RP_OK && gaps != action->idle) rp_guard_waited(device->guard, 1, rp_now_ns() - now_ns);
   if (status == RP_OK) return RP_ERROR_BUSY;
   if (!action->boundary) return refuse("the work that uses its buffer does not end", status);
   rp_verbose("step boundary postponed: %s", rp_status_text(status));
@@ -165,6 +170,8 @@ static rp_status act(struct rp__device *device, const struct rp__question *quest
     status = RP_ERROR_STATE;
   }
   if (status == RP_OK) status = question->commit(device->guard, question->what, action);
+  if (status == RP_OK && !idle->host_only) device->waits_made += action->wait_count;
+  if (action->wait_count && rp_now_ns() - device->waits_looked_ns > WAITS_LOOK_NS) rp__note_waited(device);
   rp__gate_acted();
   return status;
 }

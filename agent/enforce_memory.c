@@ -131,6 +131,7 @@ static void free_now(struct rp__device *device, uint64_t address) {
   rp_agent_note_memory(RP_EVENT_FREE, address, 0, device->ordinal);
   rp__export_end(address);
   rp__gate_act();
+  rp__note_waited(device);
   (void)rp_guard_free(device->guard, address);
   rp__gate_acted();
 }

@@ -323,6 +323,7 @@ static json_t *device_json(const struct rp_report *report, const struct rp_enfor
   rp__put_u64(&emit, "slack_slots", guard->slack);
   rp__put_u64(&emit, "receives_waited", guard->receives_waited);
   rp__put_real(&emit, "wait_seconds", (double)guard->wait_ns / 1e9);
+  rp__put_u64(&emit, "waits_timed", guard->waits_timed);
   put_pool(&emit, &guard->pool, measured);
   rp__put(&emit, "classes", classes_json(guard, measured, failed));
   rp__put(&emit, "conflicts", conflicts_json(report, guard, failed));

@@ -554,7 +554,8 @@ void rp_guard_boundary_took(struct rp_guard *guard, uint64_t duration_ns) {
   if (guard->activations == 1 && !guard->activation_duration_ns) guard->activation_duration_ns = duration_ns;
 }
 
-void rp_guard_waited(struct rp_guard *guard, uint64_t nanoseconds) {
+void rp_guard_waited(struct rp_guard *guard, uint64_t waits, uint64_t nanoseconds) {
+  guard->waits_timed += waits;
   guard->wait_ns += nanoseconds;
 }
 

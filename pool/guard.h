@@ -347,8 +347,9 @@ struct rp_guard_report {
   uint64_t activated_step, activated_ns, activation_duration_ns; /**< first activation; 0 = none */
   uint64_t activations; /**< boundaries at which buffers began to share */
   uint64_t activations_postponed;
-  uint32_t slack;                    /**< in use; found, where it was asked to be */
-  uint64_t receives_waited, wait_ns; /**< receives for which a wait was inserted; told by rp_guard_waited */
+  uint32_t slack;                /**< in use; found, where it was asked to be */
+  uint64_t receives_waited;      /**< receives for which a wait was inserted */
+  uint64_t waits_timed, wait_ns; /**< told by rp_guard_waited */
   uint64_t double_frees;
   uint64_t freed_forgotten; /**< freed addresses of which a second free would not be known */
   uint64_t pending_dropped;
@@ -366,8 +367,8 @@ struct rp_guard_report {
 /** RP_ERROR_NO_MEMORY leaves `out` zeroed. Free with rp_guard_report_fini. */
 rp_status rp_guard_report(const struct rp_guard *guard, struct rp_guard_report *out);
 void rp_guard_report_fini(struct rp_guard_report *report);
-/** Device time that an inserted wait cost. */
-void rp_guard_waited(struct rp_guard *guard, uint64_t nanoseconds);
+/** Time that so many inserted waits cost, of the device's streams or of the host instead. */
+void rp_guard_waited(struct rp_guard *guard, uint64_t waits, uint64_t nanoseconds);
 /** Violations (not prevented) so far. Cheap. */
 uint64_t rp_guard_violations(const struct rp_guard *guard);
 /** All invariants, pool's included. */

@@ -222,7 +222,8 @@ struct rp_guard {
 
   /* Counters for the report. */
   uint64_t activated_step, activated_ns, activation_duration_ns, activations, postponements;
-  uint64_t receives_waited, wait_ns, double_frees, freed_forgotten, pending_dropped, evidence_merged;
+  uint64_t receives_waited, waits_timed, wait_ns, double_frees, freed_forgotten, pending_dropped,
+      evidence_merged;
   uint64_t rounded_buffers, rounding_peak_bytes; /**< in use, of a rounded size; at ends of steps */
   uint64_t partial_receives, unowned_receives, rounding_receives, boundary_failures, concealed;
   uint32_t slack_found;

@@ -162,6 +162,7 @@ static void copy_counters(const struct rp_guard *guard, struct rp_guard_report *
   out->activations_postponed = guard->postponements;
   out->slack = guard->options.slack_auto ? guard->slack_found : guard->options.slack;
   out->receives_waited = guard->receives_waited;
+  out->waits_timed = guard->waits_timed;
   out->wait_ns = guard->wait_ns;
   out->double_frees = guard->double_frees;
   out->freed_forgotten = guard->freed_forgotten;

@@ -34,7 +34,7 @@ static unsigned char *buffers[BUFFERS], *from, *sink;
 static ncclComm_t comm;
 static cudaStream_t receives, compute;
 static cudaEvent_t received;
-static CUfunction read_last, fill, by_table;
+static CUfunction read_last, fill, by_table, slow;
 
 static void read_body(void *const *p, const struct rpsim_dims *dims) {
   (void)dims;
@@ -52,10 +52,16 @@ static void read_by_table_body(void *const *p, const struct rpsim_dims *dims) {
   **(unsigned char **)p[1] = (**(const unsigned char ***)p[0])[BYTES - 1];
 }
 
+static void slow_body(void *const *p, const struct rpsim_dims *dims) {
+  usleep(3000);
+  read_body(p, dims);
+}
+
 static const struct rpsim_param two_pointers[] = {{0, 8}, {8, 8}}, pointer_and_value[] = {{0, 8}, {8, 4}};
 static const struct rpsim_kernel kernels[] = {{"_Z9read_lastPKhPh", read_body, 2, two_pointers},
                                               {"_Z4fillPhi", fill_body, 2, pointer_and_value},
-                                              {"_Z8by_tablePPKhPh", read_by_table_body, 2, two_pointers}};
+                                              {"_Z8by_tablePPKhPh", read_by_table_body, 2, two_pointers},
+                                              {"_Z4slowPKhPh", slow_body, 2, two_pointers}};
 
 static void read_into(const unsigned char *buffer, unsigned char *to) {
   void *params[] = {&buffer, &to};
@@ -85,11 +91,12 @@ static ncclComm_t make_comm(int blocking) {
 static void start(int blocking) {
   CUmodule module;
   CHECK(cudaFree(NULL));
-  CHECK(rpsim_register_kernels(kernels, 3));
+  CHECK(rpsim_register_kernels(kernels, 4));
   CHECK(cuModuleLoadData(&module, "image"));
   CHECK(cuModuleGetFunction(&read_last, module, kernels[0].name));
   CHECK(cuModuleGetFunction(&fill, module, kernels[1].name));
   CHECK(cuModuleGetFunction(&by_table, module, kernels[2].name));
+  CHECK(cuModuleGetFunction(&slow, module, kernels[3].name));
   CHECK(cudaStreamCreateWithFlags(&receives, cudaStreamNonBlocking));
   CHECK(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
   CHECK(cudaEventCreateWithFlags(&received, cudaEventDisableTiming));
@@ -193,6 +200,21 @@ static void pooled(int step, int i) {
     CHECK(cudaFreeAsync(of_step[j], compute));
 }
 
+/* The host posts a whole step ahead of slow readers. */
+static void ahead(int step, int i) {
+  static cudaEvent_t read[BUFFERS];
+  if (!read[i]) CHECK(cudaEventCreateWithFlags(&read[i], cudaEventDisableTiming));
+  CHECK(cudaStreamWaitEvent(receives, read[i], 0)); /* the reader of the step before */
+  transfer(buffers[i], step * 16 + i, BYTES);
+  wait_for_message();
+  unsigned char *to = sink + i;
+  void *params[] = {&buffers[i], &to};
+  CHECK(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, (CUstream)compute, params, NULL));
+  CHECK(cudaEventRecord(read[i], compute));
+  for (int j = 0; i == BUFFERS - 1 && j < BUFFERS; j++)
+    printf("%d ", byte_at(sink + j));
+}
+
 /* All messages of a step arrive, and are read through a table of pointers that lies in device memory. */
 static void table(int step, int i) {
   static unsigned char **pointers;
@@ -255,7 +277,8 @@ int main(int argc, char **argv) {
     int blocking;
   } modes[] = {{"recycled", recycled, 1},         {"late_batch", late_batch, 1}, {"halves", halves, 1},
                {"halves_later", halves_later, 1}, {"nonblocking", usual, 0},     {"brim", brim, 1},
-               {"temporaries", temporaries, 1},   {"pooled", pooled, 1},         {"table", table, 1}};
+               {"temporaries", temporaries, 1},   {"pooled", pooled, 1},         {"table", table, 1},
+               {"ahead", ahead, 1}};
   for (size_t m = 0; argc == 2 && m < sizeof modes / sizeof *modes; m++) {
     if (strcmp(argv[1], modes[m].name) != 0) continue;
     start(modes[m].blocking);

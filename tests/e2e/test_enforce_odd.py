@@ -58,6 +58,18 @@ class OddTest(support.TestCase):
         self.assertEqual((device["active"], device["idle"]["reason"]), (False, "no_access_evidence"))
         self.assertEqual(self.counts(device), [{}, {}])
 
+    def test_how_long_receives_waited(self):
+        device = self.program("ahead")
+        self.assertEqual(self.counts(device)[1], {})
+        self.assertGreater(device["receives_waited"], 0)
+        self.assertGreater(device["waits_timed"], 0)
+        self.assertGreater(device["wait_seconds"], 0)
+
+    def test_slack_is_found(self):
+        device = self.program("ahead", ["--slack", "auto"])
+        self.assertEqual(self.counts(device)[1], {})
+        self.assertEqual(device["grown"], 0)
+
     def counts(self, device):
         return [enforcing.nonzero(device["conflicts"][which]) for which in ("prevented", "violated")]
 
