@@ -106,7 +106,8 @@ class OddTest(support.TestCase):
 
 
 class TwoCommunicatorsTest(enforcing.EnforcingCase):
-    """Activations over one communicator, gradients over another one: as much is shared as over one for both."""
+    """Activations over one communicator, gradients over another one: as much is shared as over one for both, and of the
+    same directions."""
 
     def held(self, stages, more):
         arguments = ["--stages", stages, "--microbatches", 6, "--steps", 4, "--message-bytes", 2 * enforcing.MIB, *more]
@@ -114,7 +115,7 @@ class TwoCommunicatorsTest(enforcing.EnforcingCase):
         self.check_same(run, arguments)
         self.check_quiet(run)
         self.assertTrue(all(device["activations"] for device in run.devices().values()))
-        return {rank: sorted((pool["buffers"], pool["slots"]) for pool in device["classes"])
+        return {rank: sorted((pool["direction"], pool["buffers"], pool["slots"]) for pool in device["classes"])
                 for rank, device in run.devices().items()}
 
     def test_as_much_is_shared(self):
