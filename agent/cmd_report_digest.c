@@ -185,6 +185,7 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     out->prevented = rp__add(out->prevented, part->prevented);
     out->violations = rp__add(out->violations, part->violations);
     out->double_frees = rp__add(out->double_frees, part->double_frees);
+    out->would_miss = rp__add(out->would_miss, part->would_miss);
     out->would_prevent = rp__add(out->would_prevent, part->would_prevent);
   }
 }

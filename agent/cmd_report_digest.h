@@ -33,6 +33,7 @@ struct rp__enforced {
   uint64_t rounding_peak_bytes; /**< held more than asked for by what is no receive buffer */
   int64_t saved_peak_bytes;     /**< after that; negative: sharing costs more than it saves */
   uint64_t prevented, violations, double_frees;
+  uint64_t would_miss;    /**< in observe mode: uses that enforcing would have noticed too late */
   uint64_t would_prevent; /**< in observe mode: uses that waiting alone would not have made safe */
 };
 

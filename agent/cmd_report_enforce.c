@@ -55,10 +55,12 @@ static void add_devices(const json_t *enforcement, bool shadow, struct rp__enfor
   json_t *device;
   json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
     const json_t *conflicts = json_object_get(device, "conflicts");
-    if (shadow)
+    if (shadow) {
       out->would_prevent = rp__add(out->would_prevent, serious_in(json_object_get(conflicts, "prevented")));
-    else if (has_shared(device))
+      out->would_miss = rp__add(out->would_miss, serious_in(json_object_get(conflicts, "violated")));
+    } else if (has_shared(device)) {
       out->sharing = 1;
+    }
   }
 }
 
@@ -281,9 +283,9 @@ static bool format_counts(const json_t *counts, const char *except, char *out, s
 static void print_unused_classes(FILE *out, const json_t *report, const json_t *device) {
   size_t c, unused = 0, count = json_array_size(json_object_get(device, "classes"));
   json_t *class;
-  json_array_foreach(json_object_get(device, "classes"), c, class) unused += !has_buffers(class);
+  json_array_foreach(json_object_get(device, "classes"), c, class) unused +=
+      !has_buffers(class) && !json_is_true(json_object_get(class, "left_to_driver"));
   if (!unused || !json_is_true(json_object_get(device, "planned"))) return;
-  if (rp__count_of(device, "unowned_receives")) return; /* of these classes, perhaps */
   begin_line(out, report, device);
   fprintf(out, "the run receives nothing of %zu of the plan's %zu classes\n", unused, count);
 }

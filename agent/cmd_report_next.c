@@ -16,6 +16,14 @@ static const char *first_text(const struct rp_read_set *set, size_t job,
   return NULL;
 }
 
+static bool has_ended(const struct rp_read_set *set, size_t job) {
+  size_t first, end;
+  rp__job_range(set, job, &first, &end);
+  for (size_t i = first; i < end; i++)
+    if (!set->reports[i].digest->finished) return false;
+  return true;
+}
+
 static const char *get_violation(const struct rp_read_digest *digest) {
   return digest->violation;
 }
@@ -70,8 +78,9 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
     snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; look at %s",
              sum->processes, sum->sharing, unshared);
   else
-    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; let the job run on.",
-             sum->processes, sum->sharing);
+    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; %s.", sum->processes,
+             sum->sharing,
+             has_ended(set, job) ? "the job ended before the others could" : "let the job run on");
 }
 
 static void after_observing(const struct rp__summary *summary, const struct rp__enforced *sum, char *out,
@@ -99,6 +108,10 @@ static void after_observing(const struct rp__summary *summary, const struct rp__
            "enough for a plan.";
   else if (summary->estimate)
     text = "Run it once under recvpool run, which sees exactly what this estimates.";
+  else if (sum->would_miss)
+    text = "Do not enforce it as it is: buffers are used when their data would be gone, and enforcing would "
+           "notice "
+           "that too late (see above).";
   else if (sum->would_prevent)
     text = "Before enforcing, look at what it would have had to prevent: a buffer was used again too early.";
   else

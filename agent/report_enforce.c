@@ -113,6 +113,7 @@ static json_t *class_json(const struct rp_guard_report *guard, const struct rp_g
   rp__put_u64(&emit, "slots", info->spec.slots);
   rp__put_u64(&emit, "slack_slots", class->slack);
   rp__put_bool(&emit, "sharing", info->sharing);
+  rp__put_bool(&emit, "left_to_driver", class->declined);
   rp__put_u64(&emit, "buffers_now", info->buffers);
   rp__put_u64(&emit, "buffers_bound", info->bound);
   rp__put_u64(&emit, "buffers_private", info->private_buffers);

@@ -319,7 +319,8 @@ struct rp_guard_class_report {
   uint32_t direction;
   uint32_t depth; /**< D; 0 for user-given slots */
   uint32_t slack;
-  int32_t peer; /**< -1: not known, or several */
+  int32_t peer;  /**< -1: not known, or several */
+  bool declined; /**< its buffers are left to the driver: rounding would take what sharing gives */
 };
 
 /** A buffer that is bound to a slot now. */

@@ -294,6 +294,8 @@ rp_status rp__guard_sizes_take(struct rp_guard *guard);
 void rp__guard_sizes_fini(struct rp_guard *guard);
 /** Whether the plan has sizes, and none of them is taken. */
 bool rp__guard_sizes_declined(const struct rp_guard *guard);
+/** Whether it has this one, and does not take it. */
+bool rp__guard_is_declined(const struct rp_guard *guard, uint64_t bytes);
 /** One allocation of that size more or less. */
 void rp__guard_size_used(struct rp_guard *guard, uint64_t bytes, int by);
 /** Bytes that rounding adds, at present, to allocations that have memory and no receive went to. */

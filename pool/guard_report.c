@@ -25,6 +25,7 @@ static rp_status copy_classes(const struct rp_guard *guard, uint32_t count, stru
     copy->depth = known ? known->depth : 0;
     copy->slack = known ? known->slack : 0;
     copy->peer = known && known->peer >= 0 ? known->peer : -1;
+    copy->declined = known && rp__guard_is_declined(guard, known->receive_bytes);
     out->class_count++;
   }
   return RP_OK;

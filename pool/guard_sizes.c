@@ -56,11 +56,16 @@ static struct rp__guard_size *find(const struct rp_guard *guard, uint64_t bytes)
   return NULL;
 }
 
+bool rp__guard_is_declined(const struct rp_guard *guard, uint64_t bytes) {
+  const struct rp__guard_size *size = find(guard, bytes);
+  return size && !size->most;
+}
+
 static void drop_declined_receives(struct rp_guard *guard) {
   struct rp__guard_plan *plan = &guard->plan;
   size_t kept = 0;
   for (size_t i = 0; i < plan->item_count; i++)
-    if (find(guard, plan->templates[plan->items[i].class_index].receive_bytes)->most > 0)
+    if (!rp__guard_is_declined(guard, plan->templates[plan->items[i].class_index].receive_bytes))
       plan->items[kept++] = plan->items[i];
   plan->item_count = kept;
 }

@@ -307,7 +307,11 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("Sharing was asked for in 2 processes and happens in 1; look at no_pattern: No step was like the one before.",
                       self.report(self.reports_dir).stdout)
         self.change(path, lambda report: report["enforcement"]["devices"][0].update(idle=freed))
-        self.assertNotIn("look at freed", self.report(self.reports_dir).stdout)
+        text = self.report(self.reports_dir).stdout
+        self.assertNotIn("look at freed", text)
+        self.assertIn("happens in 1; the job ended before the others could.", text)
+        self.change(path, lambda report: report.update(state="running"))
+        self.assertIn("happens in 1; let the job run on.", self.report(self.reports_dir).stdout)
 
     def test_what_attach_saw_makes_no_plan(self):
         self.sample("prealloc", "0")
@@ -335,6 +339,20 @@ class ReportCommandTest(support.TestCase):
         text = self.report(self.reports_dir).stdout
         self.assertIn("observe with recvpool attach --launches, or run some steps under recvpool run.", text)
         self.assertNotIn("Nothing to gain", text)
+
+    def test_shadow_says_what_enforcing_would_have_missed(self):
+        self.sample("shadow", "0")
+
+        def change(report):
+            for channel in report["channels"]:
+                for key in ("buffer_bytes", "held_bytes", "would_save_bytes"):
+                    channel[key] *= 2
+            report["enforcement"]["devices"][0]["conflicts"]["violated"]["stale_access"] = 1
+        self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), change)
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("device 0: enforcing would have noticed too late 1 stale_access\n", text)
+        self.assertIn("   Do not enforce it as it is: ", text)
+        self.assertNotIn("Make a plan", text)
 
     def test_shadow_says_what_enforcing_would_have_prevented(self):
         self.sample("shadow", "0")

@@ -39,7 +39,7 @@ VERSIONS = {
     "overview": ("1.2", "d3632df32754559f"),
     "plan": ("1.2", "be1418f0d698afc6"),
     "processes": ("1.1", "8d8b0dda815260bc"),
-    "report": ("1.3", "a62b4c17ddc27d5f"),
+    "report": ("1.3", "ac3bc62694369ce0"),
 }
 
 
