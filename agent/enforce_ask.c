@@ -24,8 +24,9 @@
 #define REFUSAL_PAUSE_NS UINT64_C(20000000)
 /* The same where something has been taken away already; so often for all of the device's life. */
 #define RESTORE_PAUSES 50
-/* How long inserted waits took is asked for no more often than this. */
+/* How long inserted waits took is asked for when the last time was so long ago, or so many are to be told. */
 #define WAITS_LOOK_NS UINT64_C(100000000)
+#define WAITS_MANY 16
 /* Other threads can undo what was found out while the gate was open, but not for ever. */
 #define TRIES 1000
 
@@ -158,6 +159,11 @@ static size_t host_waits(const struct rp__idle *idle, const struct rp_guard_acti
   return count;
 }
 
+static bool waits_due(const struct rp__device *device) {
+  return device->waits_made - device->waits_timed >= WAITS_MANY ||
+         rp_now_ns() - device->waits_looked_ns > WAITS_LOOK_NS;
+}
+
 /* A wait that cannot be inserted makes the host wait, next time round. */
 static rp_status act(struct rp__device *device, const struct rp__question *question, struct rp__idle *idle,
                      const struct rp_guard_action *action) {
@@ -171,7 +177,7 @@ static rp_status act(struct rp__device *device, const struct rp__question *quest
   }
   if (status == RP_OK) status = question->commit(device->guard, question->what, action);
   if (status == RP_OK && !idle->host_only) device->waits_made += action->wait_count;
-  if (action->wait_count && rp_now_ns() - device->waits_looked_ns > WAITS_LOOK_NS) rp__note_waited(device);
+  if (action->wait_count && waits_due(device)) rp__note_waited(device);
   rp__gate_acted();
   return status;
 }

@@ -376,6 +376,7 @@ rp_status rp_guard_free_prepare(struct rp_guard *guard, uint64_t address, const 
 static rp_status free_buffer(struct rp_guard *guard, uint32_t id, bool remember) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   if (remember) remember_freed(guard, id);
+  if (buffer->receives && !guard->births_at_free) guard->births_at_free = guard->births;
   rp__guard_unwatch(guard, id);
   rp__guard_size_used(guard, buffer->bytes, -1);
   rp_status status = rp_pool_free(guard->pool, buffer->address);

@@ -179,6 +179,8 @@ struct rp_guard {
   struct rp__guard_buffer *buffers;       /**< by id of the pool */
   uint32_t buffer_count, buffer_capacity; /**< ids ever in use; room */
   uint64_t births;
+  uint64_t births_at_free;        /**< allocations when a buffer that was received into was freed first */
+  uint64_t just_in_time_receives; /**< first ones of buffers allocated after that */
   struct rp__guard_class *classes;
   uint32_t class_count;
   struct rp__guard_source sources[RP__GUARD_SOURCES];

@@ -194,6 +194,8 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   }
   buffer->microbatch = (*received_so_far(guard, buffer, receive))++;
   if (!buffer->receives) buffer->usual_bytes = receive->bytes;
+  bool behind_a_free = guard->births_at_free && buffer->birth > guard->births_at_free;
+  guard->just_in_time_receives += !buffer->receives && behind_a_free;
   buffer->receives++;
   buffer->step = buffer->touched_step = guard->step;
   buffer->first = 0;

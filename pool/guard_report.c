@@ -59,6 +59,9 @@ static rp_status copy_last_bindings(const struct rp_guard *guard, struct rp_guar
   return RP_OK;
 }
 
+/* Buffers that were allocated and received into once others had been freed; fewer may be an accident. */
+#define LEAST_JUST_IN_TIME 4
+
 /* Whether buffers ever held less than one handle each would have. */
 static bool has_shared(const struct rp_pool_account *account) {
   return account->saved_peak_bytes > 0 || account->one_to_one_peak_bytes > account->physical_peak_bytes;
@@ -137,6 +140,9 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
     out->idle_text =
         "No message was received into an allocation of the size that was named; name that of the "
         "receives (buffer-bytes), or none, and the sizes are found.";
+  } else if (guard->step == 1 && guard->just_in_time_receives >= LEAST_JUST_IN_TIME) {
+    out->idle_reason = rp_reason_name(RP_REASON_JUST_IN_TIME);
+    out->idle_text = rp_reason_text(RP_REASON_JUST_IN_TIME);
   } else {
     out->idle_reason = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
     out->idle_text = rp_reason_text(RP_REASON_TOO_FEW_STEPS);

@@ -100,7 +100,7 @@ enum rp_pool_reason {
   RP_POOL_REASON_COUNT
 };
 
-/** What a stale access leads to. */
+/** What a stale access, or a foreign one that came too late to prevent, leads to. */
 enum rp_pool_policy { RP_POOL_ON_STALE_FALLBACK = 0, RP_POOL_ON_STALE_REPORT, RP_POOL_ON_STALE_ABORT };
 
 /** Ways in which an address gets out of our sight; bits. */

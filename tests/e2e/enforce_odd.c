@@ -215,6 +215,25 @@ static void ahead(int step, int i) {
     printf("%d ", byte_at(sink + j));
 }
 
+/* The same, where a value in memory tells the receives that the reader is done, instead of an event. */
+static void values(int step, int i) {
+  static CUdeviceptr turns;
+  void *room;
+  if (!turns) {
+    CHECK(cudaMalloc(&room, 256));
+    CHECK(cudaMemset(room, 0, 256));
+    turns = (CUdeviceptr)(uintptr_t)room;
+  }
+  CUdeviceptr turn = turns + 4 * (CUdeviceptr)i;
+  CHECK(cuStreamWaitValue32((CUstream)receives, turn, (cuuint32_t)step, CU_STREAM_WAIT_VALUE_GEQ));
+  transfer(buffers[i], step * 16 + i, BYTES);
+  wait_for_message();
+  read_into(buffers[i], sink + i);
+  CHECK(cuStreamWriteValue32((CUstream)compute, turn, (cuuint32_t)step + 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+  for (int j = 0; i == BUFFERS - 1 && j < BUFFERS; j++)
+    printf("%d ", byte_at(sink + j));
+}
+
 /* All messages of a step arrive, and are read through a table of pointers that lies in device memory. */
 static void table(int step, int i) {
   static unsigned char **pointers;
@@ -275,10 +294,17 @@ int main(int argc, char **argv) {
     const char *name;
     void (*message)(int step, int i);
     int blocking;
-  } modes[] = {{"recycled", recycled, 1},         {"late_batch", late_batch, 1}, {"halves", halves, 1},
-               {"halves_later", halves_later, 1}, {"nonblocking", usual, 0},     {"brim", brim, 1},
-               {"temporaries", temporaries, 1},   {"pooled", pooled, 1},         {"table", table, 1},
-               {"ahead", ahead, 1}};
+  } modes[] = {{"recycled", recycled, 1},
+               {"late_batch", late_batch, 1},
+               {"halves", halves, 1},
+               {"halves_later", halves_later, 1},
+               {"nonblocking", usual, 0},
+               {"brim", brim, 1},
+               {"temporaries", temporaries, 1},
+               {"pooled", pooled, 1},
+               {"table", table, 1},
+               {"ahead", ahead, 1},
+               {"values", values, 1}};
   for (size_t m = 0; argc == 2 && m < sizeof modes / sizeof *modes; m++) {
     if (strcmp(argv[1], modes[m].name) != 0) continue;
     start(modes[m].blocking);

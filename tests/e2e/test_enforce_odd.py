@@ -58,6 +58,13 @@ class OddTest(support.TestCase):
         self.assertEqual((device["active"], device["idle"]["reason"]), (False, "no_access_evidence"))
         self.assertEqual(self.counts(device), [{}, {}])
 
+    def test_values_in_memory_order_streams(self):
+        """That cannot be followed: the guard's own waits come on top, and nothing goes wrong or stands still."""
+        for seed in range(1, 4):
+            with self.subTest(seed=seed):
+                device = self.program("values", seed=seed)
+                self.assertEqual((device["activations"], self.counts(device)[1]), (1, {}))
+
     def test_how_long_receives_waited(self):
         device = self.program("ahead")
         self.assertEqual(self.counts(device)[1], {})
