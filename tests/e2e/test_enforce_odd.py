@@ -143,6 +143,12 @@ class NothingSharedTest(enforcing.EnforcingCase):
                 self.assertEqual([why["reason"] for why in idle], ["size_never_seen"] * 2)
                 self.assertIn("buffer-bytes", idle[0]["text"])
 
+    def test_just_in_time(self):
+        arguments = [*self.SHAPE, "--allocation", "just_in_time"]
+        run = self.train(arguments, ["--mode", "enforce"])
+        self.check_same(run, arguments)
+        self.assertEqual([device["idle"]["reason"] for device in run.devices().values()], ["just_in_time"] * 2)
+
     def test_no_device_memory_to_try_with(self):
         plan = self.plan("--schedule", "1f1b", "--stages", 2, "--microbatches", 6, "--slack", 0, "--buffer-bytes",
                          2 * enforcing.MIB)
