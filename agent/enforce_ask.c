@@ -20,8 +20,9 @@
 #define CALLS_PAUSE_NS UINT64_C(50000)
 /* What the driver refuses now it may grant a moment later, when others have given memory back; without it the
  * call fails, and the training with it. */
-#define REFUSALS_TAKEN 4
-#define REFUSAL_PAUSE_NS UINT64_C(20000000)
+#define REFUSALS_TAKEN 16
+#define FIRST_REFUSAL_PAUSE_NS UINT64_C(1000000)
+#define REFUSAL_PAUSE_NS UINT64_C(32000000)
 /* The same where something has been taken away already; so often for all of the device's life. */
 #define RESTORE_PAUSES 50
 /* How long inserted waits took is asked for when the last time was so long ago, or so many are to be told. */
@@ -164,6 +165,12 @@ static bool waits_due(const struct rp__device *device) {
          rp_now_ns() - device->waits_looked_ns > WAITS_LOOK_NS;
 }
 
+/* Ever longer. */
+static uint64_t refusal_pause_ns(unsigned refusals) {
+  uint64_t pause_ns = FIRST_REFUSAL_PAUSE_NS << refusals;
+  return pause_ns < REFUSAL_PAUSE_NS ? pause_ns : REFUSAL_PAUSE_NS;
+}
+
 /* A wait that cannot be inserted makes the host wait, next time round. */
 static rp_status act(struct rp__device *device, const struct rp__question *question, struct rp__idle *idle,
                      const struct rp_guard_action *action) {
@@ -206,9 +213,9 @@ static rp_status carry_out(struct rp__device *device, const struct rp__question 
   if (status != RP_OK && !restore(device)) return RP_ERROR_STATE;
   if (status == RP_OK || status == RP_ERROR_NOT_FOUND) return RP_OK;
   if (status == RP_ERROR_STATE) return RP_ERROR_BUSY; /* out of date: ask again */
-  if (idle->refusals++ < REFUSALS_TAKEN) {
+  if (idle->refusals < REFUSALS_TAKEN) {
     rp__gate_leave();
-    rp__pause(REFUSAL_PAUSE_NS);
+    rp__pause(refusal_pause_ns(idle->refusals++));
     return rp__gate_enter() ? RP_ERROR_BUSY : RP_ERROR_STATE;
   }
   bool no_memory = status == RP_ERROR_NO_MEMORY && action->why; /* else the driver says what is wrong */

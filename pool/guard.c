@@ -6,6 +6,8 @@
 
 /* Of a device whose granularity nobody can tell: that of all of them so far. */
 #define SHADOW_GRANULARITY_BYTES (UINT64_C(2) << 20)
+/* What the driver would not take back is offered again so often with each free. */
+#define GIVE_BACK_ATTEMPTS 3
 /* The first step has nothing to be compared with. */
 #define LEAST_WATCH_STEPS 2
 #define ROUNDING_DIVISOR 8
@@ -380,7 +382,8 @@ static rp_status free_buffer(struct rp_guard *guard, uint32_t id, bool remember)
   rp__guard_unwatch(guard, id);
   rp__guard_size_used(guard, buffer->bytes, -1);
   rp_status status = rp_pool_free(guard->pool, buffer->address);
-  (void)rp_pool_give_back(guard->pool); /* at once: this may be the last call before the end */
+  for (int i = 0; i < GIVE_BACK_ATTEMPTS; i++) /* at once: this may be the last call before the end */
+    if (!rp_pool_give_back(guard->pool)) break;
   *buffer = (struct rp__guard_buffer){0};
   return status;
 }

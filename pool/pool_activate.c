@@ -78,7 +78,8 @@ rp_status rp__alias_check_scratch(struct rp_pool *pool) {
   if (!status) status = scratch_pair(pool, id[0], id[1]);
   while (made--) {
     rp_status freed = rp_pool_free(pool, address[made]);
-    if (freed) freed = rp_pool_give_back(pool); /* refused once is no reason to do without a pool */
+    for (int i = 0; i < UNDO_ATTEMPTS && freed; i++)
+      freed = rp_pool_give_back(pool); /* refused once is no reason to do without a pool */
     if (!status) status = freed;
   }
   /* The scratch memory is no part of what the program holds or saves. */

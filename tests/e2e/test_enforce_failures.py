@@ -92,6 +92,16 @@ class FailuresTest(enforcing.EnforcingCase):
                     if not any(failing):
                         break
 
+    def test_bursts(self):
+        """Several calls are refused several times in a row: in vain tries come to an end before the driver's patience does."""
+        for seed in range(100 if FULL else 2 if enforcing.SANITIZED else 8):
+            choose = random.Random(seed)
+            bursts = [f"{call}:{first + i}:{choose.choice([OUT_OF_MEMORY, NOT_SUPPORTED])}"
+                      for call in choose.sample(CALLS[1:], 4) for first in [choose.randrange(1, 40)]
+                      for i in range(choose.randrange(1, 7))]
+            with self.subTest(seed=seed, bursts=bursts):
+                self.check(seed % 2 == 1, ",".join(bursts), once=False)
+
     def check_goes_on_or_stops(self, planned, failure):
         """Where the driver never again changes a mapping, memory may be out of reach: then a call is refused, and nothing is
         computed with wrong data."""
