@@ -168,14 +168,10 @@ static void every_call_may_fail(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(without_it_there_is_none),
-      cmocka_unit_test(it_is_made_of_what_sharing_sets_free),
-      cmocka_unit_test(it_is_not_for_new_buffers),
-      cmocka_unit_test(growth_finds_it),
-      cmocka_unit_test(the_driver_is_asked_first),
-      cmocka_unit_test(it_is_no_more_than_is_of_use),
-      cmocka_unit_test(a_plan_makes_it_beforehand),
-      cmocka_unit_test(every_call_may_fail),
+      cmocka_unit_test(without_it_there_is_none),   cmocka_unit_test(it_is_made_of_what_sharing_sets_free),
+      cmocka_unit_test(it_is_not_for_new_buffers),  cmocka_unit_test(growth_finds_it),
+      cmocka_unit_test(the_driver_is_asked_first),  cmocka_unit_test(it_is_no_more_than_is_of_use),
+      cmocka_unit_test(a_plan_makes_it_beforehand), cmocka_unit_test(every_call_may_fail),
   };
   return cmocka_run_group_tests_name("pool headroom", tests, NULL, NULL);
 }
