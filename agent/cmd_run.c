@@ -32,6 +32,7 @@ static const struct option options[] = {
     {"buffer-bytes", required_argument, NULL, 'B'},
     {"slots", required_argument, NULL, 'S'},
     {"slack", required_argument, NULL, 's'},
+    {"headroom", required_argument, NULL, 'H'},
     {"on-violation", required_argument, NULL, 'o'},
     {"strict", no_argument, NULL, 't'},
     {"report-dir", required_argument, NULL, 'r'},

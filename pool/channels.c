@@ -209,7 +209,7 @@ static void forget_grouping(struct rp_grouping_cache *cache) {
 static const struct rp_grouping *group_step(struct rp_tracker *tracker, const struct rp_life *lives,
                                             size_t count, bool just_in_time) {
   struct rp_grouping_cache *cache = &tracker->cache;
-  uint64_t key = step_key(lives, count, just_in_time);
+  uint64_t key = rp__mix(step_key(lives, count, just_in_time), tracker->peers.cleared);
   uint32_t repeats = cache->grouping && cache->key == key ? cache->repeats + 1 : 0;
   if (repeats >= 2) {
     cache->repeats = repeats;
@@ -217,8 +217,8 @@ static const struct rp_grouping *group_step(struct rp_tracker *tracker, const st
   }
   forget_grouping(cache);
   struct rp_grouping *grouping = malloc(sizeof *grouping);
-  const struct rp_group_hints hints = {tracker->peers, tracker->peer_count,
-                                       tracker->first_receive_allocation_serial, just_in_time};
+  const struct rp_group_hints hints = {&tracker->peers, tracker->first_receive_allocation_serial,
+                                       just_in_time};
   if (!grouping || rp_group_lives(lives, count, &hints, grouping)) {
     free(grouping);
     return NULL;

@@ -3,7 +3,8 @@
 #include "pool/guard_internal.h"
 
 static const char no_memory_text[] =
-    "The slot of this receive is in use and the device has no memory for another one; plan more slots.";
+    "The slot of this receive is in use and the device has no memory for another one; plan more slots, "
+    "or keep some back with --headroom.";
 static const char broken_text[] =
     "A step was broken off and the device could not be made idle, so buffers still share memory.";
 static const char abort_text[] = "A buffer was used after its memory had been reused; see the report.";
@@ -193,6 +194,8 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   }
   buffer->microbatch = (*received_so_far(guard, buffer, receive))++;
   if (!buffer->receives) buffer->usual_bytes = receive->bytes;
+  bool behind_a_free = guard->births_at_free && buffer->birth > guard->births_at_free;
+  guard->just_in_time_receives += !buffer->receives && behind_a_free;
   buffer->receives++;
   buffer->step = buffer->touched_step = guard->step;
   buffer->first = 0;

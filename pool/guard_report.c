@@ -59,6 +59,9 @@ static rp_status copy_last_bindings(const struct rp_guard *guard, struct rp_guar
   return RP_OK;
 }
 
+/* Buffers that were allocated and received into once others had been freed; fewer may be an accident. */
+#define LEAST_JUST_IN_TIME 4
+
 /* Whether buffers ever held less than one handle each would have. */
 static bool has_shared(const struct rp_pool_account *account) {
   return account->saved_peak_bytes > 0 || account->one_to_one_peak_bytes > account->physical_peak_bytes;
@@ -78,6 +81,29 @@ static bool say_declined(const struct rp_guard *guard, struct rp_guard_report *o
   out->idle_reason = "rounding";
   out->idle_text = rounding_text;
   return true;
+}
+
+/* Nothing was in the way, and no step has come as far as sharing. */
+static void say_nothing_begun(const struct rp_guard *guard, struct rp_guard_report *out) {
+  const struct rp__guard_plan *plan = &guard->plan;
+  if (plan->given && guard->unowned_receives && !out->pool.receives) {
+    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
+    out->idle_text = rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
+  } else if (!plan->given && guard->rounding_receives && !out->pool.receives) {
+    out->idle_reason = "rounding";
+    out->idle_text = maybe_rounding_text;
+  } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
+    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
+    out->idle_text =
+        "No message was received into an allocation of the size that was named; name that of the "
+        "receives (buffer-bytes), or none, and the sizes are found.";
+  } else if (guard->step == 1 && guard->just_in_time_receives >= LEAST_JUST_IN_TIME) {
+    out->idle_reason = rp_reason_name(RP_REASON_JUST_IN_TIME);
+    out->idle_text = rp_reason_text(RP_REASON_JUST_IN_TIME);
+  } else {
+    out->idle_reason = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
+    out->idle_text = rp_reason_text(RP_REASON_TOO_FEW_STEPS);
+  }
 }
 
 /* Why nothing is shared. */
@@ -126,20 +152,8 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (plan->given && out->pool.receives && !has_shared(&out->pool.account)) {
     out->idle_reason = rp_reason_name(RP_REASON_UNBOUNDED_DEPTH);
     out->idle_text = rp_reason_text(RP_REASON_UNBOUNDED_DEPTH);
-  } else if (plan->given && guard->unowned_receives && !out->pool.receives) {
-    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
-    out->idle_text = rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
-  } else if (!plan->given && guard->rounding_receives && !out->pool.receives) {
-    out->idle_reason = "rounding";
-    out->idle_text = maybe_rounding_text;
-  } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
-    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
-    out->idle_text =
-        "No message was received into an allocation of the size that was named; name that of the "
-        "receives (buffer-bytes), or none, and the sizes are found.";
   } else {
-    out->idle_reason = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
-    out->idle_text = rp_reason_text(RP_REASON_TOO_FEW_STEPS);
+    say_nothing_begun(guard, out);
   }
 }
 
@@ -163,6 +177,7 @@ static void copy_counters(const struct rp_guard *guard, struct rp_guard_report *
   out->activations_postponed = guard->postponements;
   out->slack = guard->options.slack_auto ? guard->slack_found : guard->options.slack;
   out->receives_waited = guard->receives_waited;
+  out->waits_timed = guard->waits_timed;
   out->wait_ns = guard->wait_ns;
   out->double_frees = guard->double_frees;
   out->freed_forgotten = guard->freed_forgotten;

@@ -39,7 +39,7 @@ VERSIONS = {
     "overview": ("1.3", "f14fe7e77cd83676"),
     "plan": ("1.2", "be1418f0d698afc6"),
     "processes": ("1.1", "8d8b0dda815260bc"),
-    "report": ("1.3", "1d742c2f0cf79268"),
+    "report": ("1.3", "ac3bc62694369ce0"),
 }
 
 
