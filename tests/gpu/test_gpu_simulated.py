@@ -1,0 +1,51 @@
+"""The script for a real GPU, whole, on the simulated device: every check is made or says why not, and none fails."""
+
+import json
+import os
+import re
+import unittest
+
+import support
+from support import BUILD, SOURCE
+
+RUN = os.path.join(SOURCE, "tests", "gpu", "run.sh")
+# Why a check cannot be made on the simulated device.
+NO_DEVICE_CODE = r"needs a real driver"
+NO_TORCH = r"torch"
+
+
+class SimulatedTest(support.TestCase):
+    def run_script(self, *arguments, **variables):
+        """The report, after the exit status was checked; and what was printed."""
+        out = os.path.join(self.folder, "out")
+        result = support.run([RUN, "--build", BUILD, "--out", out, *arguments], env=support.clean_environment(**variables),
+                             timeout=800)
+        self.assertIn(result.returncode, (0, 1, 77), f"{result.stdout}\n{result.stderr}")
+        with open(os.path.join(out, "gpu-report.json")) as file:
+            report = json.load(file)
+        errors = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}" for e in support.validator("gpu.schema.json").iter_errors(report)]
+        self.assertEqual(errors, [])
+        return report, result
+
+    def test_every_check(self):
+        report, result = self.run_script("--simulate")
+        failed = {check["name"]: check["problems"] or check["why"] for check in report["checks"] if check["result"] == "fail"}
+        self.assertEqual((failed, result.returncode), ({}, 0), result.stdout + result.stderr)
+        self.assertEqual((report["simulated"], report["complete"]), (True, True))
+        self.assertIn("nothing here was seen on a GPU", result.stdout)
+        for check in report["checks"]:
+            self.assertIn(check["name"], result.stdout)
+            if check["result"] == "skipped":
+                self.assertTrue(re.search(f"{NO_DEVICE_CODE}|{NO_TORCH}", check["why"]), check)
+
+    def test_without_a_device_nothing_is_claimed(self):
+        report, result = self.run_script("--python", "/nonexistent/python3", LD_LIBRARY_PATH=None)
+        if any(check["result"] == "pass" for check in report["checks"]):
+            self.skipTest("this machine has a GPU")
+        self.assertEqual(result.returncode, 77, result.stdout)
+        self.assertFalse(report["simulated"])
+        self.assertEqual({check["result"] for check in report["checks"]}, {"skipped"})
+
+
+if __name__ == "__main__":
+    unittest.main()
