@@ -6,7 +6,7 @@ from results import Fail, Skip
 from training import MIB, truth
 
 SLACK = 2
-ARGUMENTS = ["--microbatches", "8", "--steps", "4", "--message-bytes", str(MIB)]
+ARGUMENTS = ["--microbatches", "6", "--steps", "4", "--message-bytes", str(MIB)]
 
 
 def doctor(check, place):
@@ -53,8 +53,11 @@ def observe(check, jobs, schedule, way, static):
         check.measure(name, f"{version['version']} ({version['path']})", "")
 
 
-def checks(recorder, place, jobs):
+def doctor_check(recorder, place):
     recorder.run("attach.doctor", "does recvpool doctor find what it needs on this machine?", 30, doctor, place)
+
+
+def checks(recorder, jobs):
     one, interleaved = ["--schedule", "1f1b"], ["--schedule", "interleaved_1f1b", "--chunks", "2"]
     for name, schedule, way, static in (("runtime_api", one, [], False), ("driver_api", one, ["--driver-api"], False),
                                         ("static_runtime", one, [], True), ("interleaved", interleaved, [], False)):

@@ -4,17 +4,19 @@ from programs import measure, plan_from
 from results import Fail
 from training import BROKEN_PATTERN, MIB
 
-SIZE = 2 * MIB
-MICROBATCHES, STEPS = 8, 6
+SIZE = 2 * MIB  # a piece of device memory, so that nothing is rounded up
+MICROBATCHES, STEPS = 6, 5
 SLACK = 1
 
 
-def trainings(place):
-    """name: arguments, stages of the plan, schedule, driver API's way."""
-    one, interleaved = ["--schedule", "1f1b"], ["--schedule", "interleaved_1f1b", "--chunks", "2"]
-    return {"1f1b": (one, 2, "1f1b", []), "interleaved": (interleaved, 4, "interleaved_1f1b", []),
-            "driver_api": (one, 2, "1f1b", ["--driver-api", "--own-stream"]),
-            "backward_thread": ([*one, "--recompute", "--backward-thread"], 2, "1f1b", [])}
+# name: what is trained, stages and schedule of its plan, and a way to do the same
+ONE, INTERLEAVED = ["--schedule", "1f1b"], ["--schedule", "interleaved_1f1b", "--chunks", "2"]
+TRAININGS = {
+    "1f1b": (ONE, 2, "1f1b", []),
+    "interleaved": (INTERLEAVED, 4, "interleaved_1f1b", []),
+    "driver_api": (ONE, 2, "1f1b", ["--driver-api", "--own-stream"]),
+    "backward_thread": (ONE, 2, "1f1b", ["--backward-thread"]),
+}
 
 
 def arguments_of(schedule):
@@ -53,7 +55,7 @@ def expect_slots(check, training, ranks):
 
 
 def same_bits(check, jobs, how, name):
-    schedule, stages, planned, way = trainings(jobs.place)[name]
+    schedule, stages, planned, way = TRAININGS[name]
     arguments = [*arguments_of(schedule)]
     options = ["--mode", "enforce", "--slack", SLACK]
     if how == "planned":
@@ -77,7 +79,7 @@ def cupti_given_back(check, jobs):
 
 def sizes(place):
     """Bytes of a buffer, buffers: large ones where there is memory."""
-    return (SIZE, 16) if place.simulated else (64 * MIB, 64)
+    return (SIZE, 12) if place.simulated else (64 * MIB, 64)
 
 
 def transfers(check, jobs, how, steps=6, **extra):
@@ -174,7 +176,7 @@ MISTAKE_STAGES = 3
 
 def mistake_arguments(kind):
     size = MIB if kind == "oversize" else SIZE  # the longer one has to fit into what is really there
-    return size, ["--microbatches", 8, "--steps", 7, "--message-bytes", size, "--own-stream"]
+    return size, ["--microbatches", MICROBATCHES, "--steps", 6, "--message-bytes", size, "--own-stream"]
 
 
 def mistake(check, jobs, kind, how):
@@ -183,7 +185,7 @@ def mistake(check, jobs, kind, how):
     size, correct = mistake_arguments(kind)
     options = ["--mode", "enforce", "--slack", 0]
     if how == "planned":
-        options = ["--mode", "enforce", "--plan", jobs.plan(check, MISTAKE_STAGES, 8, size, "--slack", 0)]
+        options = ["--mode", "enforce", "--plan", jobs.plan(check, MISTAKE_STAGES, MICROBATCHES, size, "--slack", 0)]
     training = jobs.train(check, [*correct, "--mistake", kind, "--mistake-step", 4], MISTAKE_STAGES, options,
                           ok=(0,) if prevented else (BROKEN_PATTERN,))
     named, other = ("prevented", "violated") if prevented else ("violated", "prevented")
@@ -195,20 +197,26 @@ def mistake(check, jobs, kind, how):
         check.expect("broken pattern" in training.done.stderr, "the trainer did not find what was overwritten")
 
 
-def checks(recorder, place, jobs):
+def checks_of_one_process(recorder, jobs):
     for how in ("auto", "planned"):
-        for name in trainings(place):
-            recorder.run(f"enforce.{how}.{name}", "are the results those without recvpool, bit for bit, in K slots?", 40,
-                         same_bits, jobs, how, name)
-    recorder.run("enforce.cupti_learn", "and with CUPTI given back once memory is shared?", 40, cupti_given_back, jobs)
-    for how in ("auto", "planned"):
-        recorder.run(f"enforce.memory.{how}", "does the device have as much less in use as the agent says?", 40, memory, jobs, how)
-    recorder.run("enforce.out_of_memory", "does a job that does not fit train with a plan?", 40, out_of_memory, jobs)
-    recorder.run("enforce.self_check", "is memory with several addresses coherent where operations are ordered?", 30,
+        recorder.run(f"enforce.memory.{how}", "does the device have as much less in use as the agent says?", 30, memory, jobs, how)
+    recorder.run("enforce.out_of_memory", "does a job that does not fit train with a plan?", 30, out_of_memory, jobs)
+    recorder.run("enforce.self_check", "is memory with several addresses coherent where operations are ordered?", 20,
                  self_check, jobs)
+
+
+def checks(recorder, jobs):
+    for how in ("auto", "planned"):
+        for name in TRAININGS:
+            recorder.run(f"enforce.{how}.{name}", "are the results those without recvpool, bit for bit, in K slots?", 30,
+                         same_bits, jobs, how, name)
+    recorder.run("enforce.cupti_learn", "and with CUPTI given back once memory is shared?", 30, cupti_given_back, jobs)
+
+
+def mistake_checks(recorder, jobs):
     for kind in MISTAKES:
-        recorder.run(f"mistake.auto.{kind.replace('-', '_')}", f"is {kind} reported as what it is?", 30, mistake, jobs, kind,
+        recorder.run(f"mistake.auto.{kind.replace('-', '_')}", f"is {kind} reported as what it is?", 20, mistake, jobs, kind,
                      "auto")
     for kind in ("missing-wait", "late-read", "foreign-write", "comm-abort"):
-        recorder.run(f"mistake.planned.{kind.replace('-', '_')}", f"is {kind} reported as what it is, with a plan?", 30,
+        recorder.run(f"mistake.planned.{kind.replace('-', '_')}", f"is {kind} reported as what it is, with a plan?", 20,
                      mistake, jobs, kind, "planned")

@@ -2,9 +2,10 @@
 import re
 
 from check_attach import same_as_record
+from results import Fail
 from training import MIB
 
-ARGUMENTS = ["--microbatches", "8", "--steps", "4", "--message-bytes", str(MIB)]
+ARGUMENTS = ["--microbatches", "6", "--steps", "4", "--message-bytes", str(MIB)]
 
 
 def several(check, jobs, ranks):
@@ -29,8 +30,22 @@ def captured(check, jobs):
     check.measure("lines of NCCL about registration", len(lines), "")
 
 
+def together(check, jobs):
+    """If they do not, everything that takes several ranks is left out."""
+    try:
+        training = jobs.train(check, ["--schedule", "1f1b", "--microbatches", "2", "--steps", "1", "--message-bytes", str(MIB)])
+    except Fail as problem:
+        jobs.impossible = f"two ranks of NCCL do not train on one GPU here: {problem}"
+        raise
+    check.expect_equal(len(training.computed), 3, "lines that the trainer printed")
+
+
+def together_check(recorder, jobs):
+    recorder.run("nccl.together", "do two ranks train on one GPU at all?", 40, together, jobs)
+
+
 def checks(recorder, jobs):
     for ranks in (2, 4):
-        recorder.run(f"nccl.ranks_{ranks}", f"do {ranks} ranks train on one GPU, alone, observed and enforced?", 60, several,
+        recorder.run(f"nccl.ranks_{ranks}", f"do {ranks} ranks train on one GPU, alone, observed and enforced?", 30, several,
                      jobs, ranks)
-    recorder.run("nccl.captured", "does a job whose steps are captured in a graph go on as it did?", 40, captured, jobs)
+    recorder.run("nccl.captured", "does a job whose steps are captured in a graph go on as it did?", 20, captured, jobs)

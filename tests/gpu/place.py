@@ -87,9 +87,16 @@ class Place:
         folders = wheels + [os.path.join(root, inner) for root in toolkits if root
                             for inner in ("lib64", "extras/CUPTI/lib64", "targets/x86_64-linux/lib")]
         found = [first_with(folders, name) for name in ("libcudart.so.13", "libnccl.so.2", "libcupti.so.13")]
-        if not self.loader_knows("libcuda.so.1"):
-            found.append(first_with(DRIVER_FOLDERS, "libcuda.so.1"))
+        found.append(self.driver_folder())
         return list(dict.fromkeys(folder for folder in found if folder))
+
+    def driver_folder(self):
+        """Where the driver is, if the loader does not know."""
+        return None if self.loader_knows("libcuda.so.1") else first_with(DRIVER_FOLDERS, "libcuda.so.1")
+
+    def driver_path(self):
+        """LD_LIBRARY_PATH for a program that finds all but the driver by itself; None: it needs none."""
+        return ":".join(filter(None, [self.driver_folder(), os.environ.get("LD_LIBRARY_PATH")])) or None
 
     def purelib(self):
         """The folder of packages of the Python with torch."""

@@ -49,12 +49,15 @@ class Check:
 
 
 class Recorder:
-    """All checks. `only` are beginnings of names, empty: all of them."""
+    """All checks. `group_seconds` says how long those of one group may take together, whose names begin alike up to the first
+    dot; `patience` is a factor of all times: a simulated device on a busy machine is slow. `only` are beginnings of names,
+    empty: all of them."""
 
-    def __init__(self, path, machine, simulated, budget_seconds, only=()):
+    def __init__(self, path, machine, simulated, group_seconds, patience=1, only=()):
         self.path, self.machine, self.simulated, self.only = path, machine, simulated, tuple(only)
         self.begun = time.monotonic()
-        self.budget_seconds = budget_seconds
+        self.left_seconds = {group: patience * seconds for group, seconds in group_seconds.items()}
+        self.patience = patience
         self.checks = []
         self.impossible = None  # why no check can be made
         self.started_unix_seconds = time.time()
@@ -67,14 +70,15 @@ class Recorder:
         here at all. Its exceptions end here."""
         if not self.wanted(name):
             return None
-        left = self.budget_seconds - (time.monotonic() - self.begun)
-        check = Check(name, question, min(limit_seconds, left))
+        group = name.partition(".")[0]
+        left = self.left_seconds[group]
+        check = Check(name, question, min(self.patience * limit_seconds, left))
         begun, result, why = time.monotonic(), None, None
         try:
             if self.impossible:
                 raise Skip(self.impossible)
-            if left < 2:
-                raise Skip(f"the {self.budget_seconds} seconds of the whole run were used up before it")
+            if left < 1:
+                raise Skip(f"the time of all checks of {group} was used up by those before it")
             function(check, *arguments, **named)
         except Skip as reason:
             result, why = "skipped", str(reason)
@@ -83,6 +87,7 @@ class Recorder:
         except Exception as error:  # a fault of a check must not keep the others from being made
             result, why = "fail", "".join(traceback.format_exception_only(type(error), error)).strip()
             check.problems += traceback.format_exc().splitlines()[-6:]
+        self.left_seconds[group] -= time.monotonic() - begun
         if result is None:
             result = "fail" if check.problems else "pass" if check.expected else "measured"
         self.add(check, result, why, time.monotonic() - begun)

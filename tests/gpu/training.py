@@ -50,12 +50,15 @@ class Jobs:
     def __init__(self, place, scratch):
         self.place, self.scratch = place, scratch
         self.known = {}  # what unattached trainings computed
+        self.impossible = None  # why several ranks do not train here
 
     def folder(self, name):
         return tempfile.mkdtemp(prefix=name + "-", dir=self.scratch)
 
     def train(self, check, arguments, ranks=2, options=None, static=False, ok=(0,), **extra):
         """Unattached where `options` is None, else under `recvpool run` with them. Fails unless the status is in `ok`."""
+        if self.impossible:
+            raise Skip(self.impossible)
         program, preload = self.place.trainer(static)
         if not program:
             raise Skip("this build has no trainer" + (" with a static CUDA runtime" if static else ""))
