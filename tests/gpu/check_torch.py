@@ -100,7 +100,7 @@ def arguments_of(place, schedule):
     size = 10 * MIB if place.simulated else 32 * MIB
     kind = [] if place.simulated else ["--layer", "--deterministic"]
     looped = ["--stages-per-rank", "2"] if schedule.startswith("Interleaved") else []
-    return ["--schedule", schedule, *looped, *kind, "--microbatches", "4" if place.simulated else "8", "--steps", "6", "--bytes",
+    return ["--schedule", schedule, *looped, *kind, "--microbatches", "8", "--steps", "6", "--bytes",
             str(size), "--time"]
 
 
@@ -115,8 +115,9 @@ def tell_memory(check, reports):
     for name, words in (("one_to_one_peak_bytes", "receive buffers alone"), ("physical_bytes", "physical, at the end"),
                         ("saved_peak_bytes", "saved at most")):
         check.measure(words, sum(device[name] or 0 for device in devices), "bytes")
+    check.expect(any(device["activations"] for device in devices),
+                 f"nothing was shared: {[device['idle'] for device in devices]}")
     for device in devices:
-        check.expect(device["planned"] or device["activations"] > 0, f"nothing was shared: {device['idle']}")
         for which in ("prevented", "violated"):
             check.expect_equal({kind: n for kind, n in device["conflicts"][which].items() if n}, {}, which)
 

@@ -50,6 +50,8 @@ def look_at_device(recorder, jobs):
         return
     for name in ("device", "device_bytes", "compute_capability", "driver"):
         recorder.machine[name] = values[name]
+    if values["device"].startswith("Simulated") != recorder.simulated:
+        recorder.impossible = "the loader gives the other kind of driver than was asked for: look at LD_LIBRARY_PATH"
     if not values["virtual memory management"]:
         recorder.impossible = "the device has no virtual memory management"
 

@@ -69,6 +69,8 @@ class Place:
             self.recvpool = os.path.join(ROOT, "bin", "recvpool")
             self.agent = os.path.join(ROOT, "lib", "librecvpool.so")
             folders = [os.path.join(ROOT, "libexec")]
+        if simlib:  # stand-ins for the kernels that nvcc compiled are no part of a carried build
+            folders.append(os.path.join(os.path.dirname(simlib), "tests", "trainer"))
         self.folders = folders
         self.schema = os.path.join(ROOT, "dashboards", "schema")
         self.library_folders = [simlib] if simlib else self.find_libraries()

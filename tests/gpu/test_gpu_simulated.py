@@ -38,13 +38,23 @@ class SimulatedTest(support.TestCase):
             if check["result"] == "skipped":
                 self.assertTrue(re.search(f"{NO_DEVICE_CODE}|{NO_TORCH}", check["why"]), check)
 
-    def test_without_a_device_nothing_is_claimed(self):
-        report, result = self.run_script("--python", "/nonexistent/python3", LD_LIBRARY_PATH=None)
-        if any(check["result"] == "pass" for check in report["checks"]):
+    def check_nothing_claimed(self, path):
+        """Not asked to simulate, and without a device. `path` is LD_LIBRARY_PATH."""
+        report, result = self.run_script("--python", "/nonexistent/python3", LD_LIBRARY_PATH=path)
+        if report["machine"]["device"] and "Simulated" not in report["machine"]["device"]:
             self.skipTest("this machine has a GPU")
         self.assertEqual(result.returncode, 77, result.stdout)
         self.assertFalse(report["simulated"])
         self.assertEqual({check["result"] for check in report["checks"]}, {"skipped"})
+        return {check["why"] for check in report["checks"]}
+
+    def test_without_a_device_nothing_is_claimed(self):
+        why, = self.check_nothing_claimed(None)
+        self.assertIn("there is no CUDA device", why)
+
+    def test_the_simulated_device_is_not_taken_for_a_real_one(self):
+        why, = self.check_nothing_claimed(support.SIMLIB)
+        self.assertIn("the other kind of driver", why)
 
 
 if __name__ == "__main__":
