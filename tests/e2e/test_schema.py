@@ -36,11 +36,11 @@ def remove(*path):
 VERSIONS = {
     "doctor": ("1.0", "ab01ecab71941ad9"),
     "gpu": ("1.0", "45df5b34e3af005e"),
-    "job": ("1.3", "3d24634e99306de0"),
+    "job": ("1.4", "75f0eab4b879d874"),
     "overview": ("1.2", "d3632df32754559f"),
     "plan": ("1.2", "be1418f0d698afc6"),
     "processes": ("1.1", "8d8b0dda815260bc"),
-    "report": ("1.2", "11673a0fce7128a0"),
+    "report": ("1.3", "1d742c2f0cf79268"),
 }
 
 
