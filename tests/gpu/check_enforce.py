@@ -2,7 +2,7 @@
 fit, and what becomes of every mistake that the trainer can make."""
 from programs import measure, plan_from
 from results import Fail
-from training import BROKEN_PATTERN, MIB
+from training import MIB
 
 SIZE = 2 * MIB  # a piece of device memory, so that nothing is rounded up
 MICROBATCHES, STEPS = 6, 5
@@ -116,8 +116,8 @@ def memory(check, jobs, how):
     check.measure("saved, by the agent", device["saved_peak_bytes"], "bytes")
     check.expect(device["planned"] or device["activations"] > 0, f"nothing was shared: {device['idle']}")
     check.expect_equal(device["saved_peak_bytes"], should, "bytes saved by the agent's account")
-    # The driver takes its own memory in pieces, and the agent's events take some.
-    check.expect(abs(saved - should) <= 8 * MIB, f"the device says that {saved} bytes are saved, the agent {should}")
+    # What the agent and CUPTI take for themselves is less than a buffer.
+    check.expect(abs(saved - should) <= sizes(jobs.place)[0], f"the device says that {saved} bytes are saved, the agent {should}")
     for values in (alone, attached):
         check.expect_equal(values["words that were wrong"], 0, "words that were wrong")
     check.measure("a step, attached over alone", attached["a step after the first"] / alone["a step after the first"], "")
@@ -188,7 +188,7 @@ def mistake(check, jobs, kind, how):
     if how == "planned":
         options = ["--mode", "enforce", "--plan", jobs.plan(check, MISTAKE_STAGES, MICROBATCHES, size, "--slack", 0)]
     training = jobs.train(check, [*correct, "--mistake", kind, "--mistake-step", 4], MISTAKE_STAGES, options,
-                          ok=(0,) if prevented else (BROKEN_PATTERN,))
+                          ok=(0,) if prevented else None)
     named, other = ("prevented", "violated") if prevented else ("violated", "prevented")
     check.expect_equal(set(training.counts(named)), {word}, named)
     check.expect_equal(training.counts(other), {}, other)
@@ -196,6 +196,7 @@ def mistake(check, jobs, kind, how):
         check.expect_equal(training.computed, jobs.alone(check, correct, MISTAKE_STAGES), "losses and parameters")
     else:  # what is gone is gone: the trainer sees it too
         check.expect("broken pattern" in training.done.stderr, "the trainer did not find what was overwritten")
+        check.expect(training.done.status != 0 and not training.done.late, training.done.why())
 
 
 def checks_of_one_process(recorder, jobs):

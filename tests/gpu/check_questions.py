@@ -1,5 +1,6 @@
 """What no public text answers about drivers, CUPTI and NCCL: measured here, since the design avoids to rely on any of it."""
 from programs import copy_values, measure
+from results import Fail
 
 
 def attributes(check, jobs):
@@ -13,7 +14,11 @@ def attributes(check, jobs):
 
 
 def told(check, jobs, name, *arguments, **extra):
-    copy_values(check, measure(check, jobs, name, *arguments, **extra))
+    """That it hangs or crashes is an answer too."""
+    try:
+        copy_values(check, measure(check, jobs, name, *arguments, **extra))
+    except Fail as answer:
+        check.measure("instead of an answer", str(answer), "")
 
 
 def transfers(check, jobs):

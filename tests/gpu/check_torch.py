@@ -115,7 +115,9 @@ def tell_memory(check, reports):
     for name, words in (("one_to_one_peak_bytes", "receive buffers alone"), ("physical_bytes", "physical, at the end"),
                         ("saved_peak_bytes", "saved at most")):
         check.measure(words, sum(device[name] or 0 for device in devices), "bytes")
-    check.expect(any(device["activations"] for device in devices),
+    # Newer releases of torch allocate for each receive: there is nothing to share.
+    poolable = any(channel["decision"]["poolable"] for report in reports.values() for channel in report["channels"])
+    check.expect(not poolable or any(device["activations"] for device in devices),
                  f"nothing was shared: {[device['idle'] for device in devices]}")
     for device in devices:
         for which in ("prevented", "violated"):

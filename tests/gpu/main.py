@@ -16,7 +16,7 @@ from results import Check, Fail, Recorder
 from training import Jobs
 
 # Of all checks of a group, so that the whole run ends within 8 minutes.
-GROUP_SECONDS = {"attach": 45, "costs": 50, "questions": 30, "enforce": 75, "nccl": 60, "mistake": 70, "torch": 130}
+GROUP_SECONDS = {"attach": 45, "costs": 75, "questions": 30, "enforce": 75, "nccl": 60, "mistake": 70, "torch": 115}
 SIMULATED_PATIENCE = 10
 NOTHING_DONE = 77
 
@@ -58,7 +58,7 @@ def look_at_device(recorder, jobs):
 
 def make_checks(options, place, recorder):
     with tempfile.TemporaryDirectory(prefix="recvpool-gpu-") as scratch:
-        jobs = Jobs(place, scratch)
+        jobs = Jobs(place, scratch, recorder.machine)
         look_at_device(recorder, jobs)
         # What takes one process comes first: it needs nothing of what the others find out.
         check_attach.doctor_check(recorder, place)

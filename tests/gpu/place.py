@@ -166,8 +166,8 @@ def describe(place):
     told["recvpool"] = match[0] if match else None
     try:
         with open("/proc/driver/nvidia/version") as file:
-            match = re.search(r"Module\s+(\S+)|x86_64\s+(\d\S+)", file.read())
-            told["kernel_module"] = match and (match[2] or match[1])
+            match = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", file.read())
+            told["kernel_module"] = match and match[0]
     except OSError:
         pass
     return told

@@ -31,7 +31,11 @@ def measure(check, jobs, name, *arguments, options=None, ok=(0,), **extra):
     if done.late or done.status not in ok:
         raise Fail(done.why())
     entries = json.loads(done.stdout) if done.status == 0 else []
-    return Values(entries, list(read_reports(reports).values()))
+    found = list(read_reports(reports).values())
+    for report in found:
+        for library in ("cuda_runtime", "nccl", "cupti"):
+            jobs.machine[library.removeprefix("cuda_")] = report["versions"][library]["version"]
+    return Values(entries, found)
 
 
 def copy_values(check, values):

@@ -50,6 +50,37 @@ class PackedTest(support.TestCase):
                 for folder in ":".join(found).split(":") if found else []:
                     self.assertTrue(folder.startswith("$ORIGIN"), found)
 
+    def exported(self, library):
+        """{symbol: versions} of a library, from its path."""
+        found = {}
+        for name, version in re.findall(r"^ *\d+: \S+ +\d+ \S+ +(?:GLOBAL|WEAK) +\S+ +(?!UND)\S+ (\w+)@*(\S*)$",
+                                        libraries.read(library, "--dyn-syms"), re.MULTILINE):
+            found.setdefault(name, set()).add(version)
+        return found
+
+    def test_the_real_libraries_have_all_that_is_asked_for(self):
+        """They were linked with the simulated ones: what a real one lacks would show on the machine with the GPU only."""
+        root = os.environ["E2E_CUDA_ROOT"]
+        places = [os.path.join(root, folder) for folder in ("lib64", "lib64/stubs", "lib")]
+        found = {}
+        for name in ("libcuda.so", "libcudart.so.13", "libnccl.so.2"):
+            path = next((os.path.join(place, name) for place in places if os.path.exists(os.path.join(place, name))), None)
+            if not path:
+                self.skipTest(f"there is no {name} here")
+            found.update(self.exported(path))
+        self.assertGreater(len(found), 500)
+        asked = 0
+        for program in PROGRAMS + ("lib/librecvpool.so", "libexec/librp_hidden_calls.so"):
+            text = libraries.read(os.path.join(self.root, program), "--dyn-syms")
+            for binding, name, version in re.findall(r" (GLOBAL|WEAK) +DEFAULT +UND (\w+)@?(\S*)", text):
+                if not re.match("cu[A-Z]|cuda|nccl|__cuda", name) or binding == "WEAK":
+                    continue
+                asked += 1
+                with self.subTest(program=program, symbol=name):
+                    self.assertIn(name, found)
+                    self.assertIn(version, found[name] | {""})
+        self.assertGreater(asked, 100)
+
     def test_the_loader_finds_them_there(self):
         """Not on this machine, where they are installed too."""
         for program in PROGRAMS:

@@ -12,8 +12,6 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 import truth  # noqa: E402
 
 MIB = 1 << 20
-BROKEN_PATTERN = 3  # what the trainer ends with when it found wrong data
-UNSAFE = 3          # what `recvpool run` ends with when memory was reused unsafely
 
 # Several ranks on one GPU: each on a host of its own by NCCL_HOSTID (ranks.py) and so over sockets; from 2.30 on NCCL has a
 # switch for it. Few channels: kernels of all ranks have to make progress side by side.
@@ -47,8 +45,8 @@ class Training:
 class Jobs:
     """Runs them. `scratch` is a folder that goes away with the run."""
 
-    def __init__(self, place, scratch):
-        self.place, self.scratch = place, scratch
+    def __init__(self, place, scratch, machine):
+        self.place, self.scratch, self.machine = place, scratch, machine
         self.known = {}  # what unattached trainings computed
         self.impossible = None  # why several ranks do not train here
 

@@ -218,6 +218,7 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     torch.use_deterministic_algorithms(options.deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # as in any other job
     dist.init_process_group("nccl", device_id=device)
     if options.automodel:
         install_automodel(options.automodel)
