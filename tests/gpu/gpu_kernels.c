@@ -56,7 +56,7 @@ const char rp_gpu_ptx[] =
                                         ".u64 c, .param .u64 d, .param .u32 n,"
                                         " .param .u32 m)\n{\n  ret;\n}\n";
 
-static const char early_ptx[] =
+const char rp_gpu_early_ptx[] =
     ".version 7.8\n.target sm_90\n.address_size 64\n"
     ".visible .entry rp_gpu_early_fill(.param .u64 d, .param .u64 n, .param .u32 v, .param .u64 "
     "t)\n{\n" REGISTERS GRID_STRIDE
@@ -145,6 +145,6 @@ CUfunction rp_gpu_kernel(const char *name) {
 CUfunction rp_gpu_early_fill(void) {
   CUmodule module = NULL;
   CUfunction function = NULL;
-  if (rpsim_register_kernels || cuModuleLoadData(&module, early_ptx) != CUDA_SUCCESS) return NULL;
+  if (rpsim_register_kernels || cuModuleLoadData(&module, rp_gpu_early_ptx) != CUDA_SUCCESS) return NULL;
   return cuModuleGetFunction(&function, module, "rp_gpu_early_fill") == CUDA_SUCCESS ? function : NULL;
 }

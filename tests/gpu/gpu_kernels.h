@@ -23,8 +23,8 @@
 /** `(p, p, p, p, u32, u32)`: does nothing; an ordinary list of parameters. */
 #define RP_GPU_NOTHING "bench_kernel"
 
-/** The text, for those who load it in a way of their own. */
-extern const char rp_gpu_ptx[];
+/** The text, for those who load it in a way of their own; and that of rp_gpu_early_fill. */
+extern const char rp_gpu_ptx[], rp_gpu_early_ptx[];
 /** Lets the simulated device have the kernels too; does nothing on another. To be called before loading. */
 void rp_gpu_register(void);
 /** Loads the kernels into the current context, once, and gives one of them. Ends the process when that fails.

@@ -6,6 +6,7 @@
  *   gpu_memory unmap MIB               does unmapping wait for a kernel that has nothing to do with it?
  *   gpu_memory bandwidth MIB           a kernel's copy on plain memory and on memory with two addresses
  *   gpu_memory attributes MIB          what the driver says of memory with two addresses
+ *   gpu_memory kernels all|early       the text of the kernels, on any machine
  *
  * Prints a list of {name, value, unit}. Times are medians. */
 #include <cuda.h>
@@ -311,11 +312,13 @@ static void attributes(CUdevice device, size_t bytes) {
 static int usage(void) {
   fprintf(stderr,
           "usage: gpu_memory info | costs MIB... | pool BUFFERS SLOTS MIB | unmap MIB | bandwidth MIB | "
-          "attributes MIB\n");
+          "attributes MIB | kernels all|early\n");
   return 2;
 }
 
 int main(int argc, char **argv) {
+  if (argc == 3 && !strcmp(argv[1], "kernels"))
+    return fputs(strcmp(argv[2], "early") ? rp_gpu_ptx : rp_gpu_early_ptx, stdout) < 0;
   if (argc < 2) return usage();
   const char *mode = argv[1];
   size_t mib = argc > 2 ? strtoul(argv[argc - 1], NULL, 10) * RP_MIB : 0;

@@ -81,6 +81,20 @@ class PackedTest(support.TestCase):
                     self.assertIn(version, found[name] | {""})
         self.assertGreater(asked, 100)
 
+    def test_kernels_compile(self):
+        """Those that the driver compiles there."""
+        ptxas = os.path.join(os.environ["E2E_CUDA_ROOT"], "bin", "ptxas")
+        if not os.path.exists(ptxas):
+            self.skipTest("there is no ptxas here")
+        for which, target in (("all", "sm_75"), ("all", "sm_90"), ("early", "sm_90")):
+            text = support.run([os.path.join(BUILD, "tests", "gpu", "gpu_memory"), "kernels", which],
+                               env=support.simulated())
+            self.assert_success(text)
+            path = os.path.join(self.folder, "kernels.ptx")
+            with open(path, "w") as file:
+                file.write(text.stdout)
+            self.assert_success(support.run([ptxas, f"-arch={target}", path, "-o", path + ".cubin"]))
+
     def test_the_loader_finds_them_there(self):
         """Not on this machine, where they are installed too."""
         for program in PROGRAMS:
