@@ -12,6 +12,7 @@ def several(check, jobs, ranks):
     arguments = ["--schedule", "1f1b", *ARGUMENTS]
     alone = jobs.alone(check, arguments, ranks)
     check.expect_equal(len([line for line in alone if line.startswith("rank ")]), ranks, "ranks that ended")
+    check.measure("the same bits as the processor computes", alone == jobs.reference(check, arguments, ranks), "")
     training = jobs.train(check, arguments, ranks, ["--slack", 2])
     check.expect_equal(training.computed, alone, "losses and parameters")
     same_as_record(check, training, ranks)

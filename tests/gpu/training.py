@@ -19,13 +19,18 @@ NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_
         "NCCL_NVLS_ENABLE": "0"}
 
 
+def computed_lines(output):
+    """Losses and checksums, in an order of their own: ranks print as they come."""
+    lines = re.sub(r" peak_device_bytes \d+", "", output).splitlines()
+    return sorted(line for line in lines if line.startswith(("step ", "evaluation ", "rank ")))
+
+
 class Training:
     """What a training left behind."""
 
     def __init__(self, done, records, reports):
         self.done, self.records, self.reports = done, records, reports
-        lines = re.sub(r" peak_device_bytes \d+", "", done.stdout).splitlines()
-        self.computed = sorted(line for line in lines if line.startswith(("step ", "evaluation ", "rank ")))
+        self.computed = computed_lines(done.stdout)
 
     def devices(self):
         """{rank: the device of its report}, of ranks that received something."""
@@ -94,6 +99,14 @@ class Jobs:
         if key not in self.known:
             self.known[key] = self.train(check, arguments, ranks).computed
         return self.known[key]
+
+    def reference(self, check, arguments, ranks=2):
+        """What the processor computes for the same training."""
+        command = [self.place.program("rp_trainer_reference"), "--stages", str(ranks), *map(str, arguments)]
+        done = run(command, self.place.environment(), check.left_seconds())
+        if done.status != 0:
+            raise Fail(done.why())
+        return computed_lines(done.stdout)
 
     def plan(self, check, stages, microbatches, size, *options, schedule="1f1b"):
         """Path of a plan from the schedule alone."""
