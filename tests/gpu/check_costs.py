@@ -39,15 +39,15 @@ def checks(recorder, place, jobs):
                  "8", "2" if few else "64")
     recorder.run("costs.unmap", "does unmapping wait for a kernel that has nothing to do with it?", 20, program, jobs,
                  "gpu_memory", "unmap", "4" if few else "64")
-    recorder.run("costs.bandwidth", "is memory with two addresses as fast as plain memory (1.00)?", 20, program, jobs, "gpu_memory",
-                 "bandwidth", "4" if few else "1024")
+    recorder.run("costs.bandwidth", "is memory with two addresses as fast as plain memory (1.00)?", 20, program, jobs,
+                 "gpu_memory", "bandwidth", "4" if few else "1024")
     for pointer, words in (("miss", "names no receive buffer"), ("hit", "names a receive buffer")):
-        recorder.run(f"costs.launch_{pointer}", f"a launch that {words}, refused by the driver right after its callbacks", 30, calls,
-                     jobs, "launch", pointer, 2000 if few else 100000, ["none", "resource", "empty"])
+        recorder.run(f"costs.launch_{pointer}", f"a launch that {words}, refused by the driver right after its callbacks", 30,
+                     calls, jobs, "launch", pointer, 2000 if few else 100000, ["none", "resource", "empty"])
         recorder.run(f"costs.use_{pointer}", f"a launch that {words}, made", 30, calls, jobs, "use", pointer,
                      200 if few else 10000, ["none", "empty"])
-    recorder.run("costs.receive", "a send and receive of 1 MiB to oneself", 30, calls, jobs, "transfer", "miss", 20 if few else 200,
-                 ["none"])
+    recorder.run("costs.receive", "a send and receive of 1 MiB to oneself", 30, calls, jobs, "transfer", "miss",
+                 20 if few else 200, ["none"])
     for call in ("record", "wait"):
-        recorder.run(f"costs.{call}", f"an event {call}, receive buffers in use on 8 streams", 30, calls, jobs, call, "hit",
-                     200 if few else 5000, ["none"])
+        recorder.run(f"costs.{call}", f"an event {call}, receive buffers in use on 8 streams", 30, calls, jobs, call,
+                     "hit", 200 if few else 5000, ["none"])

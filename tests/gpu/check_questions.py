@@ -38,8 +38,8 @@ def checks(recorder, place, jobs):
                            ("parameters", "can a kernel's parameters be asked for inside the callback of its launch?"),
                            ("sync", "which calls tell CUPTI's synchronize domain that they waited?")):
         recorder.run(f"questions.callback_{mode}", question, 15, told, jobs, "gpu_callbacks", mode)
-    recorder.run("questions.attributes", "what do pointer queries say of memory with several addresses; can a prefix be mapped?", 15,
-                 attributes, jobs)
+    recorder.run("questions.attributes", "what do pointer queries say of memory with several addresses; can a prefix be mapped?",
+                 15, attributes, jobs)
     recorder.run("questions.one_kernel", "do writes by one address show at the other inside one kernel?", 15, told, jobs,
                  "gpu_coherence", "kernel")
     recorder.run("questions.early_launch", "and to a kernel that begins before the writer ended?", 15, told, jobs, "gpu_coherence",

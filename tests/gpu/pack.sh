@@ -17,7 +17,10 @@ trap 'rm -rf "$scratch"' EXIT
 stage=$scratch/recvpool-gpu
 cmake --install "$build" --prefix "$stage" --strip >/dev/null
 cmake --install "$build" --prefix "$stage" --strip --component gpu >/dev/null
-[ -x "$stage/libexec/rp_trainer_cuda" ] || { echo "tests/gpu/pack.sh: $build has no rp_trainer_cuda: build it where nvcc is" >&2; exit 1; }
+if [ ! -x "$stage/libexec/rp_trainer_cuda" ]; then
+  echo "tests/gpu/pack.sh: $build has no rp_trainer_cuda: build it where nvcc is" >&2
+  exit 1
+fi
 rm -rf "$stage/include" "$stage"/lib/*.a "$stage/lib/cmake" "$stage/lib/pkgconfig"
 (cd "$root" && cp --parents tests/gpu/run.sh tests/gpu/[!t]*.py tests/gpu/training.py tests/e2e/truth.py tests/torch/forks.py \
   tests/torch/pipeline.py tests/torch/record.py dashboards/schema/gpu.schema.json LICENSE "$stage")

@@ -25,7 +25,8 @@ class SimulatedTest(support.TestCase):
         self.assertIn(result.returncode, (0, 1, 77), f"{result.stdout}\n{result.stderr}")
         with open(os.path.join(out, "gpu-report.json")) as file:
             report = json.load(file)
-        errors = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}" for e in support.validator("gpu.schema.json").iter_errors(report)]
+        errors = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}"
+                  for e in support.validator("gpu.schema.json").iter_errors(report)]
         self.assertEqual(errors, [])
         return report, result
 
