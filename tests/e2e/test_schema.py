@@ -35,6 +35,7 @@ def remove(*path):
 # the minor number, whoever takes away or changes any the major one, here and where the document is made.
 VERSIONS = {
     "doctor": ("1.0", "ab01ecab71941ad9"),
+    "gpu": ("1.0", "45df5b34e3af005e"),
     "job": ("1.4", "6611b606f13bebb6"),
     "overview": ("1.3", "f14fe7e77cd83676"),
     "plan": ("1.2", "be1418f0d698afc6"),
