@@ -5,6 +5,7 @@ short job. Reads one JSON object a line and answers each with the exit statuses 
 
 What rank R prints is in FOLDER/R.txt. CUDA is not touched before the fork, so ranks start as if they were programs of
 their own."""
+import gc
 import json
 import os
 import runpy
@@ -52,6 +53,7 @@ def wait_all(pids, seconds):
 
 
 def main():
+    gc.freeze()  # else each rank looks through all that torch made, to end
     for line in sys.stdin:
         job = json.loads(line)
         port, pids = free_port(), []
