@@ -67,6 +67,12 @@ static bool has_shared(const struct rp_pool_account *account) {
 static const char rounding_text[] = "Rounded up to the pieces in which the device gives memory, the buffers "
                                     "would hold no less shared than by "
                                     "themselves: they are left to the driver.";
+static const char elsewhere_text[] =
+    "Messages have the size that was given, but do not lie in allocations of that size: they share larger "
+    "ones "
+    "with other data (buffers of 10 MiB and more get allocations of their own from PyTorch), or their memory "
+    "is allocated in a way that the agent does not see.";
+
 static const char maybe_rounding_text[] =
     "The receive buffers fill the pieces in which the device gives memory badly, and are left to the driver: "
     "a "
@@ -128,15 +134,18 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
     out->idle_text = rp_reason_text(RP_REASON_UNBOUNDED_DEPTH);
   } else if (plan->given && guard->unowned_receives && !out->pool.receives) {
     out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
-    out->idle_text = rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
+    out->idle_text =
+        guard->elsewhere_receives ? elsewhere_text : rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
   } else if (!plan->given && guard->rounding_receives && !out->pool.receives) {
     out->idle_reason = "rounding";
     out->idle_text = maybe_rounding_text;
   } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
     out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
     out->idle_text =
-        "No message was received into an allocation of the size that was named; name that of the "
-        "receives (buffer-bytes), or none, and the sizes are found.";
+        guard->elsewhere_receives
+            ? elsewhere_text
+            : "No message was received into an allocation of the size that was named; name that of the "
+              "receives (buffer-bytes), or none, and the sizes are found.";
   } else {
     out->idle_reason = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
     out->idle_text = rp_reason_text(RP_REASON_TOO_FEW_STEPS);
