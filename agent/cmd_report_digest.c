@@ -188,6 +188,7 @@ void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summa
     out->held_bytes = rp__add(out->held_bytes, part->held_bytes);
     out->saved_bytes = rp__add(out->saved_bytes, part->saved_bytes);
     out->whole_saved_bytes = rp__add(out->whole_saved_bytes, part->whole_saved_bytes);
+    out->unreachable_bytes = rp__add(out->unreachable_bytes, part->unreachable_bytes);
     if (part->channels && (!measured || !part->piece_bytes))
       out->piece_bytes = measured ? 0 : part->piece_bytes;
     measured |= part->channels > 0;

@@ -71,6 +71,10 @@ static void summarise(struct rp__summary *summary, const json_t *channel) {
   } else if (strcmp(reason, rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE)) == 0) {
     summary->unseen++;
     summary->other++;
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_SHARED_ALLOCATION)) == 0) {
+    summary->unreachable_bytes =
+        rp__add(summary->unreachable_bytes, rp__count_of(channel, "unreachable_bytes"));
+    summary->other++;
   } else if (strcmp(reason, rp_reason_name(RP_REASON_POOLABLE)) != 0 &&
              strcmp(reason, rp_reason_name(RP_REASON_WITHIN_SLACK)) != 0) {
     summary->other++;
@@ -177,9 +181,22 @@ static void conclude_observed(const struct rp_read_set *set, size_t job, char *o
     snprintf(out, out_size, "nothing can be pooled; the decision column says why.");
 }
 
+/* What sharing could have, were it not for its neighbours; appended. */
+static void conclude_unreachable(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+  struct rp__summary summary;
+  char bytes[32];
+  size_t used = strlen(out) - 1; /* without the full stop */
+  rp__summary_sum(set, job, &summary);
+  if (!summary.unreachable_bytes) return;
+  rp__format_bytes(summary.unreachable_bytes, bytes, sizeof bytes);
+  snprintf(out + used, out_size - used, "; %s are out of reach, in allocations that hold other data too.",
+           bytes);
+}
+
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct rp__enforced sum;
   if (!conclude_enforced(set, job, out, out_size)) conclude_observed(set, job, out, out_size);
+  conclude_unreachable(set, job, out, out_size);
   rp__enforced_sum(set, job, &sum);
   size_t used = strlen(out) - 1; /* without the full stop */
   if (sum.switched_off)

@@ -173,6 +173,9 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
     free(lifetimes);
     return RP_ERROR_NO_MEMORY;
   }
+  if (state->shared) /* one that has no neighbour now is in such an allocation, too */
+    state->public.held_bytes = state->public.unreachable_bytes =
+        (uint64_t)group->size * state->public.buffer_bytes;
   if (just_in_time) state->public.held_bytes = state->public.held_bytes / group->size * held_at_once;
   state->public.style = just_in_time                  ? RP_STYLE_JUST_IN_TIME
                         : tracker->any_received_again ? RP_STYLE_PREALLOCATED

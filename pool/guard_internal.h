@@ -228,6 +228,7 @@ struct rp_guard {
       evidence_merged;
   uint64_t rounded_buffers, rounding_peak_bytes; /**< in use, of a rounded size; at ends of steps */
   uint64_t partial_receives, unowned_receives, rounding_receives, boundary_failures, concealed;
+  uint64_t elsewhere_receives; /**< of a size that the guard looks after, in memory that it does not */
   uint32_t slack_found;
   bool any_departed;
 };

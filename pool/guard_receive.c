@@ -165,6 +165,7 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
   if (status) {
     guard->unowned_receives++;
     guard->rounding_receives += rp__guard_rounds_much(guard, receive->bytes);
+    guard->elsewhere_receives += rp_guard_wants(guard, receive->bytes);
     rp__guard_peer_received(guard, receive->comm, receive->peer, receive->bytes);
     return status;
   }

@@ -5,6 +5,7 @@ short job. Reads one JSON object a line and answers each with the exit statuses 
 
 "environment_of_rank", which may be left out, is a list of what each rank has besides. What rank R prints is in FOLDER/R.txt. CUDA is not touched before the fork, so ranks start as if they were programs of
 their own."""
+import gc
 import json
 import os
 import runpy
@@ -53,6 +54,7 @@ def wait_all(pids, seconds):
 
 
 def main():
+    gc.freeze()  # else each rank looks through all that torch made, to end
     for line in sys.stdin:
         job = json.loads(line)
         port, pids = free_port(), []
