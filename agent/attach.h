@@ -67,6 +67,8 @@ json_t *rp_attach_report(const struct rp_observer *observer, const struct rp_tar
 /** The reports of all targets that have anything to say, as a set (release with rp_read_fini). */
 rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_attach_arguments *arguments,
                             struct rp_read_set *set);
+/** Processes that rp_attach_write writes a report of. */
+size_t rp_attach_worth_writing(const struct rp_observer *observer);
 /** Writes a report for each of them into the folder of --report-dir, atomically. RP_ERROR_IO with errno set.
  */
 rp_status rp_attach_write(const struct rp_observer *observer, const struct rp_attach_arguments *arguments);

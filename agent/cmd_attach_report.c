@@ -243,6 +243,14 @@ rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_
   return status;
 }
 
+size_t rp_attach_worth_writing(const struct rp_observer *observer) {
+  const struct rp_target *target;
+  size_t count = 0;
+  for (size_t i = 0; (target = rp_observer_target(observer, i)); i++)
+    count += target->receives || target->sends;
+  return count;
+}
+
 rp_status rp_attach_write(const struct rp_observer *observer, const struct rp_attach_arguments *arguments) {
   const struct rp_target *target;
   rp_status status = RP_OK;

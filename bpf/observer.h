@@ -70,6 +70,8 @@ void rp_observer_close(struct rp_observer *observer);
 
 /** Targets, in the order in which they were met; NULL past the end. */
 struct rp_target *rp_observer_target(const struct rp_observer *observer, size_t index);
+/** Processes that were ever observed. */
+uint64_t rp_observer_met(const struct rp_observer *observer);
 /** Finished targets that had to make room. */
 uint64_t rp_observer_forgotten(const struct rp_observer *observer);
 /** Files that were looked at. */

@@ -109,6 +109,7 @@ struct rp_observed *rp__observer_begin(struct rp_observer *observer, pid_t pid, 
   struct rp_observed *observed = &observer->observed[observer->count++];
   *observed = (struct rp_observed){.target = target, .scan_ns = now_ns};
   list(observer, observed);
+  observer->met++;
   if (observer->options.started) observer->options.started(observer->options.context, target);
   return observed;
 }

@@ -289,6 +289,30 @@ class OutputTest(RunningCase):
         self.assertEqual(len(found), sum(len(c["lifetimes"]) for r in reports.values() for c in r["channels"]))
         self.assertEqual(os.listdir(self.folder).count("trace.json"), 1)
 
+    def test_that_files_were_written_is_said(self):
+        """Also that nothing is in them; where stdout is a document, on stderr."""
+        trace = os.path.join(self.folder, "trace.json")
+        holder = self.hold_libraries()
+        for arguments, steps, words in (
+                ([], 3, (f"Trace written to {trace}", f"Reports written to {self.reports_dir}: 2")),
+                (["--json"], 3, (f"Trace written to {trace}", f"Reports written to {self.reports_dir}: 2")),
+                ([], 0, (f"Trace written to {trace}, without anything in it: no step was seen from its beginning to its end",
+                         f"No report written to {self.reports_dir}: no process posted a receive or a send"))):
+            with self.subTest(arguments=arguments, steps=steps):
+                command = [TRAINER, "--stages", "2", "--steps", str(steps)] if steps else ["true"]
+                job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", *command], env=support.simulated(),
+                                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+                observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--trace", trace, "--report-dir",
+                                         self.reports_dir, *arguments, report=False)
+                job.communicate("go\n", timeout=support.TIMEOUT_SECONDS)
+                out = observer.stop()
+                said, other = (observer.errors, out) if arguments else (out, observer.errors)
+                for text in words:
+                    self.assertRegex(said, rf"(?m)(^|: ){re.escape(text)}\.?$")
+                    self.assertNotIn(text, other)
+                with open(trace) as file:
+                    self.assertEqual(len(trace_check.check(json.load(file))) > 0, steps > 0)
+
     def test_trace_that_cannot_be_written(self):
         job = subprocess.Popen(["sleep", "100"])
         try:
