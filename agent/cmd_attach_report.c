@@ -103,6 +103,9 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
   if (target->late_library && !target->joined_late)
     warn(warnings, "%s was loaded before its probes were in place: its first calls may be missing",
          libraries->files[target->late_library - 1].path);
+  if (target->failed_receives || target->failed_sends)
+    warn(warnings, "%llu receives and %llu sends failed, or their group did: they are not counted",
+         (unsigned long long)target->failed_receives, (unsigned long long)target->failed_sends);
   if (process && process->differences) warn(warnings, "cross-check failed: %s", process->difference);
   if (target->process.inner_pid != target->process.pid)
     warn(warnings, "inside its container the process has id %ld", (long)target->process.inner_pid);

@@ -137,6 +137,8 @@ void rp_observer_stop(struct rp_observer *observer) {
     rp_links_detach(&observer->libraries.files[i].links);
   rp__observer_unfollow(observer);
   if (observer->ring) (void)ring_buffer__consume(observer->ring);
+  for (size_t i = 0; i < observer->count; i++)
+    rp_target_settle(observer->observed[i].target);
 }
 
 void rp_observer_close(struct rp_observer *observer) {

@@ -119,6 +119,7 @@ void rp__observer_end(struct rp_observer *observer, struct rp_observed *observed
   if (!observed->listed) return;
   observed->lost_at_end = last ? last->event.bytes + observed->target->events_refused
                                : rp_observer_lost(observer, observed->target);
+  observed->target->in_flight = !last || last->event.operations;
   unlist(observer, observed);
   rp_target_finish(observed->target, now_ns);
 }

@@ -100,6 +100,55 @@ class CallsTest(AttachCase):
         self.assertEqual(functions["ncclRecv"]["returns"], 6)  # a weak alias of pncclRecv: one place, one count
         self.assertNotIn("pncclRecv", functions)
 
+    def receive(self, program, status=0):
+        program.do(f"set attach_mock_status {status}")
+        self.assertEqual(program.call("ncclRecv", hex(ADDRESS), 100, FLOAT32, 1, hex(COMM), 0)[0], status)
+        program.do("set attach_mock_status 0")
+
+    def end_group(self, program, status=0, end=("ncclGroupEnd",)):
+        program.do(f"set attach_mock_status {status}")
+        self.assertEqual(program.call(*end)[0], status)
+        program.do("set attach_mock_status 0")
+
+    def failed(self, report):
+        words = "receives and {} sends failed, or their group did: they are not counted"
+        return [int(text.split()[0]) for text in report["warnings"] if words.format(0) in text]
+
+    def test_transfers_that_fail_are_none(self):
+        program, observer = self.observed()
+        for status in (0, 2, 0, 5, 7):  # 7: a communicator that does not block goes on by itself
+            self.receive(program, status)
+        report, functions = self.end(program, observer)
+        self.assertEqual((self.counts(report), self.failed(report)), ({"recv": 3}, [2]))
+        self.assertEqual((functions["ncclRecv"]["calls"], functions["ncclRecv"]["failed"]), (5, 3))
+
+    def test_a_group_that_fails_has_no_transfers(self):
+        program, observer = self.observed()
+        for status, transfers in ((0, 2), (3, 3), (7, 1)):
+            program.call("ncclGroupStart")
+            program.call("ncclGroupStart")
+            for _ in range(transfers):
+                self.receive(program)
+            self.end_group(program)  # the inner one
+            self.end_group(program, status)
+        for info in (0, 0x1000):  # tells what it would take, and launches nothing where it can tell it
+            program.call("ncclGroupStart")
+            self.receive(program)
+            self.end_group(program, 0, ("ncclGroupSimulateEnd", info))
+        self.receive(program)
+        report, _ = self.end(program, observer)
+        self.assertEqual(self.counts(report), {"recv": 2 + 1 + 1 + 1, "group_start": 5, "group_end": 5})
+        self.assertEqual(self.failed(report), [3 + 1])
+
+    def test_a_group_that_has_not_ended(self):
+        """Whether its transfers happen is not known."""
+        program, observer = self.observed()
+        self.receive(program)
+        program.call("ncclGroupStart")
+        self.receive(program)
+        report, _ = self.end(program, observer)
+        self.assertEqual((self.counts(report), self.failed(report)), ({"recv": 1, "group_start": 1}, []))
+
     def test_every_data_type(self):
         widths = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]
         program, observer = self.observed()

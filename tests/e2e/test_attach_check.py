@@ -63,8 +63,9 @@ class GraphTest(test_attach.TrainerCase):
 class LyingAgentTest(AttachCase):
     """A library with the agent's name, and reports of its own making."""
 
-    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True, state="finished"):
-        """The observer's process, document and words about a process that made `made` receives. With `predecessor` the
+    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True, state="finished",
+             failed=0):
+        """The observer's process, document and words about a process that made `made` receives, the last of which failed. With `predecessor` the
         report is of the program that the process was before; without `held` the process is the first that maps the
         library."""
         library = os.path.join(self.folder, "librecvpool.so")
@@ -82,7 +83,8 @@ class LyingAgentTest(AttachCase):
         holder.open(shutil.copy(MOCK, os.path.join(self.folder, "other.so")))
         observer.wait_for_probes(links)  # it looks at everybody's mappings, the program's before
         holder.close()
-        for _ in range(made):
+        for number in range(made):
+            program.do(f"set attach_mock_status {5 if number >= made - failed else 0}")
             program.call(*RECV)
         start = start if predecessor else time.monotonic_ns()
         report = {"state": state, "written_monotonic_ns": start,
@@ -105,6 +107,12 @@ class LyingAgentTest(AttachCase):
         checks, errors, warnings = self.told(3)
         self.assertEqual(checks, {"compared": 2, "differences": 0})
         self.assertEqual((errors, [text for text in warnings if "cross-check" in text]), ("", []))
+
+    def test_calls_that_failed(self):
+        """The agent counts them, before they are made; for the probes they are no transfers."""
+        checks, errors, warnings = self.told(3, failed=2)
+        self.assertEqual((checks, errors), ({"compared": 2, "differences": 0}, ""))
+        self.assertIn("2 receives and 0 sends failed", " ".join(warnings))
 
     def test_the_program_before(self):
         checks, errors, _ = self.told(2, predecessor=True)
