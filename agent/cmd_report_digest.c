@@ -66,6 +66,7 @@ static void take_identity(struct rp_read_digest *digest, const json_t *report) {
   digest->start_unix_seconds = json_number_value(json_object_get(process, "start_unix_seconds"));
   digest->written_unix_seconds = json_number_value(json_object_get(report, "written_unix_seconds"));
   digest->start_monotonic_ns = (int64_t)rp__count_of(process, "start_monotonic_ns");
+  rp_input_identify(report, &digest->identity);
   take_lifetimes(digest, report);
   digest->communicators = communicators_of(report);
   digest->finished = strcmp(rp__text_of(report, "state", ""), "finished") == 0;
@@ -123,6 +124,7 @@ void rp__digest_destroy(struct rp_read_digest *digest) {
   rp__digest_empty(digest);
   free(digest->process);
   free(digest->host);
+  rp_input_identity_fini(&digest->identity);
   json_decref(digest->communicators);
   json_decref(digest->notes);
   free(digest);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "agent/command.h"
+#include "agent/report_input.h"
 
 /** What channels say together, for the conclusion. */
 struct rp__summary {
@@ -37,6 +38,7 @@ struct rp__enforced {
 struct rp_read_digest {
   char *process; /**< host, pid and start as JSON: equal in two states of one process */
   char *host;
+  struct rp_input_identity identity;
   int64_t rank; /**< INT64_MAX: not known */
   int64_t world_size;
   double start_unix_seconds, written_unix_seconds;

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -337,6 +338,66 @@ class OutputTest(RunningCase):
         shown = support.run([RECVPOOL, "report", self.reports_dir])
         self.assert_success(shown)
         self.assertIn("limited evidence from uprobes", shown.stdout)
+
+
+class OneFolderTest(RunningCase):
+    """The agent and attach write into one folder: each process counts once."""
+
+    SECOND = "written by attach from outside: the agent's own report of the process counts"
+
+    def test_each_process_counts_once(self):
+        holder = self.hold_libraries()
+        command = [RECVPOOL, "run", "--report-dir", self.reports_dir, "--min-bytes", "1", "--", TRAINER, "--stages", "2",
+                   "--steps", "4"]
+        job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", *command], env=support.simulated(),
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--report-dir", self.reports_dir)
+        job.communicate("go\n", timeout=support.TIMEOUT_SECONDS)
+        observer.stop()
+        files = self.read_reports()
+        outside = [r for r in files if [e["name"] for e in r["evidence"]] == ["uprobes"]]
+        self.assertEqual((len(files), len(outside)), (4, 2))
+        shown = support.run([RECVPOOL, "report", "--json", self.reports_dir])
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        document = json.loads(shown.stdout)
+        self.check_document(document)
+        counted, = document["jobs"]
+        self.assertEqual([r["evidence"][0]["name"] for r in counted["processes"]], ["interposer"] * 2)
+        self.assertEqual(counted["totals"]["held_bytes"], sum(r["totals"]["held_bytes"] for r in counted["processes"]))
+        self.assertEqual([entry["reason"] for entry in document["skipped"]], [self.SECOND] * 2)
+        text = support.run([RECVPOOL, "report", self.reports_dir]).stdout
+        self.assertIn("note: attach has written a report of the process, too, which is left out: the agent's own counts "
+                      "(2 processes)\n", text)
+
+    def reports_of_one(self, **changes):
+        """What an agent and attach say of one process, and how the folder is counted."""
+        self.sample("plain", 0)
+        self.sample("plain", 0, folder=os.path.join(self.folder, "second"))
+        who = {"boot_id": "b", "start_ticks": 5, "pid_namespace": 1, "pid": 7, "rank": 0, "command": "train"}
+        for folder, own in ((self.reports_dir, who), (os.path.join(self.folder, "second"), {**who, **changes})):
+            for path in glob.glob(os.path.join(folder, "*.json")):
+                with open(path) as file:
+                    report = json.load(file)
+                report["process"].update(own)
+                if folder != self.reports_dir:
+                    report["process"]["start_monotonic_ns"] += 1
+                    report["evidence"] = [{"name": "uprobes", "active": True, "reason": None}]
+                with open(path, "w") as file:
+                    json.dump(report, file)
+        document = json.loads(support.run([RECVPOOL, "report", "--json", self.reports_dir,
+                                           os.path.join(self.folder, "second")]).stdout)
+        shutil.rmtree(self.reports_dir)
+        shutil.rmtree(os.path.join(self.folder, "second"))
+        return sum(len(job["processes"]) for job in document["jobs"])
+
+    def test_who_is_who(self):
+        for changes, count in (({}, 1), ({"pid": 8}, 2), ({"start_ticks": 6}, 2), ({"boot_id": "c"}, 2),
+                               ({"boot_id": None}, 2), ({"pid": 8, "pid_namespace": 2}, 1),
+                               ({"pid": 8, "pid_namespace": 2, "rank": 1}, 2),
+                               ({"pid": 8, "pid_namespace": 2, "rank": None}, 2),
+                               ({"pid": 8, "pid_namespace": 2, "command": "other"}, 2)):
+            with self.subTest(changes):
+                self.assertEqual(self.reports_of_one(**changes), count)
 
 
 def add_tests():
