@@ -114,6 +114,7 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
 void rp_attach_forget(struct rp_attach_process *process) {
   if (process && process->root >= 0) (void)close(process->root);
   if (process) json_decref(process->claim);
+  if (process) json_decref(process->inside);
   free(process);
 }
 

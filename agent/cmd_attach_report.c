@@ -3,6 +3,7 @@
 #include "agent/config.h"
 #include "agent/attach.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,13 +197,23 @@ static rp_status to_json(const struct rp_report *report, void *context) {
 json_t *rp_attach_report(const struct rp_observer *observer, const struct rp_target *target,
                          const struct rp_attach_arguments *arguments) {
   json_t *json = NULL;
-  return with_report(observer, target, arguments, to_json, &json) == RP_OK ? json : NULL;
+  if (with_report(observer, target, arguments, to_json, &json) != RP_OK) return NULL;
+  rp_attach_add_inside(target, json);
+  return json;
 }
 
-static rp_status to_file(const struct rp_report *report, void *context) {
+static rp_status write_one(const struct rp_observer *observer, const struct rp_target *target,
+                           const struct rp_attach_arguments *arguments) {
   char name[512];
-  rp_report_file_name(&report->process, name, sizeof name);
-  return rp_report_write(report, context, name);
+  const struct rp_attach_process *process = target->user;
+  json_t *json = rp_attach_report(observer, target, arguments);
+  if (!json) return RP_ERROR_NO_MEMORY;
+  rp_report_file_name(&process->info, name, sizeof name);
+  rp_status status = rp_report_write_document(json, arguments->report_dir, name);
+  int saved = errno;
+  json_decref(json);
+  errno = saved;
+  return status;
 }
 
 /* ---- all of them ---- */
@@ -235,6 +246,7 @@ rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_
   bool any = false;
   rp_status status = RP_OK;
   *set = (struct rp_read_set){.subcommand = "attach"};
+  rp_attach_look_inside(observer);
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++)
     any |= target->receives || target->sends;
   for (size_t i = 0; status == RP_OK && (target = rp_observer_target(observer, i)); i++) {
@@ -257,9 +269,10 @@ size_t rp_attach_worth_writing(const struct rp_observer *observer) {
 rp_status rp_attach_write(const struct rp_observer *observer, const struct rp_attach_arguments *arguments) {
   const struct rp_target *target;
   rp_status status = RP_OK;
+  rp_attach_look_inside(observer);
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
     if (!target->receives && !target->sends) continue;
-    rp_status wrote = with_report(observer, target, arguments, to_file, (void *)arguments->report_dir);
+    rp_status wrote = write_one(observer, target, arguments);
     if (wrote != RP_OK) status = wrote;
   }
   return status;

@@ -178,6 +178,7 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     const struct rp__enforced *part = &set->reports[i].digest->enforced;
     out->processes += part->processes;
     out->sharing += part->sharing;
+    out->untold += part->untold;
     out->switched_off += part->switched_off;
     out->physical_peak_bytes = rp__add(out->physical_peak_bytes, part->physical_peak_bytes);
     out->one_to_one_peak_bytes = rp__add(out->one_to_one_peak_bytes, part->one_to_one_peak_bytes);

@@ -37,6 +37,10 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
              "Sharing was switched off (switched_off) in %zu of %zu processes, and stays off in each until "
              "it is started again without a file that says so.",
              sum->switched_off, sum->processes);
+  else if (sum->sharing == sum->processes && sum->untold)
+    snprintf(out, out_size,
+             "Nothing to gain: memory is shared already; what was unsafe the agent's own report tells, which "
+             "attach did not find.");
   else if (sum->sharing == sum->processes)
     snprintf(out, out_size,
              "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");

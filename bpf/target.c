@@ -188,6 +188,7 @@ static void end_comm(struct rp_target *target, uint64_t handle) {
 
 static void note_moment(struct rp_target_agent *agent, uint64_t time_ns) {
   if (agent->physical_bytes > agent->physical_peak_bytes) agent->physical_peak_bytes = agent->physical_bytes;
+  if (agent->reserved_bytes > agent->reserved_peak_bytes) agent->reserved_peak_bytes = agent->reserved_bytes;
   agent->moments[agent->moment_count++ % RP_TARGET_MOMENTS] =
       (struct rp_target_moment){time_ns, agent->physical_bytes, agent->reserved_bytes};
 }

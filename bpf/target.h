@@ -40,7 +40,7 @@ struct rp_target_moment {
  * caller's address. */
 struct rp_target_agent {
   uint64_t begin, end; /**< its code; 0 where there is none */
-  uint64_t physical_bytes, physical_peak_bytes, reserved_bytes;
+  uint64_t physical_bytes, physical_peak_bytes, reserved_bytes, reserved_peak_bytes;
   struct rp_target_moment moments[RP_TARGET_MOMENTS];
   size_t moment_count; /**< all that ever were */
 };
