@@ -182,11 +182,13 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     out->switched_off += part->switched_off;
     out->physical_peak_bytes = rp__add(out->physical_peak_bytes, part->physical_peak_bytes);
     out->one_to_one_peak_bytes = rp__add(out->one_to_one_peak_bytes, part->one_to_one_peak_bytes);
-    out->saved_peak_bytes = rp__add(out->saved_peak_bytes, part->saved_peak_bytes);
+    out->saved_peak_bytes = rp__add_signed(out->saved_peak_bytes, part->saved_peak_bytes);
+    out->rounding_peak_bytes = rp__add(out->rounding_peak_bytes, part->rounding_peak_bytes);
     out->minimum_bytes = rp__add(out->minimum_bytes, part->minimum_bytes);
     out->prevented = rp__add(out->prevented, part->prevented);
     out->violations = rp__add(out->violations, part->violations);
     out->double_frees = rp__add(out->double_frees, part->double_frees);
+    out->would_miss = rp__add(out->would_miss, part->would_miss);
     out->would_prevent = rp__add(out->would_prevent, part->would_prevent);
   }
 }

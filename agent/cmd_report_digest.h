@@ -31,8 +31,11 @@ struct rp__enforced {
   size_t sharing;   /**< of these, with memory that is or was shared */
   size_t untold;    /**< of these, of which only attach tells, by sums: the agent's own report is missing */
   size_t switched_off; /**< of these, told to stop sharing, or never to begin */
-  uint64_t physical_peak_bytes, one_to_one_peak_bytes, saved_peak_bytes, minimum_bytes;
+  uint64_t physical_peak_bytes, one_to_one_peak_bytes, minimum_bytes;
+  uint64_t rounding_peak_bytes; /**< held more than asked for by what is no receive buffer */
+  int64_t saved_peak_bytes;     /**< after that; negative: sharing costs more than it saves */
   uint64_t prevented, violations, double_frees;
+  uint64_t would_miss;    /**< in observe mode: uses that enforcing would have noticed too late */
   uint64_t would_prevent; /**< in observe mode: uses that waiting alone would not have made safe */
 };
 

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "agent/cmd_report_digest.h"
+#include "pool/pool.h"
+#include "pool/tracker.h"
 
 /* Shown of one report: an agent writes of fewer devices, and of a few classes. */
 #define MOST_DEVICES 64
@@ -53,10 +55,12 @@ static void add_devices(const json_t *enforcement, bool shadow, struct rp__enfor
   json_t *device;
   json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
     const json_t *conflicts = json_object_get(device, "conflicts");
-    if (shadow)
+    if (shadow) {
       out->would_prevent = rp__add(out->would_prevent, serious_in(json_object_get(conflicts, "prevented")));
-    else if (has_shared(device))
+      out->would_miss = rp__add(out->would_miss, serious_in(json_object_get(conflicts, "violated")));
+    } else if (has_shared(device)) {
       out->sharing = 1;
+    }
   }
 }
 
@@ -69,10 +73,9 @@ static uint64_t stock_of(const json_t *account) {
 
 /* No more than what lies between the two peaks: what was saved for a moment only, while memory was still
  * being made or before sharing was switched off, is nothing that a job can count on. */
-static uint64_t saved_of(const json_t *account) {
-  uint64_t saved = rp__count_of(account, "saved_peak_bytes"), stock = stock_of(account),
-           held = rp__count_of(account, "physical_peak_bytes");
-  uint64_t lasting = stock > held ? stock - held : 0;
+static int64_t saved_of(const json_t *account) {
+  int64_t saved = (int64_t)rp__count_of(account, "saved_peak_bytes");
+  int64_t lasting = (int64_t)stock_of(account) - (int64_t)rp__count_of(account, "physical_peak_bytes");
   return saved < lasting ? saved : lasting;
 }
 
@@ -84,7 +87,7 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   } sums[] = {
       {"physical_peak_bytes", &out->physical_peak_bytes},
       {"one_to_one_peak_bytes", &out->one_to_one_peak_bytes},
-      {"saved_peak_bytes", &out->saved_peak_bytes},
+      {"rounding_peak_bytes", &out->rounding_peak_bytes},
       {"minimum_bytes", &out->minimum_bytes},
       {"prevented", &out->prevented},
       {"violations", &out->violations},
@@ -101,7 +104,7 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
     *sums[k].sum = rp__count_of(totals, sums[k].key);
   out->one_to_one_peak_bytes = stock_of(totals);
-  out->saved_peak_bytes = saved_of(totals);
+  out->saved_peak_bytes = rp__add_signed(saved_of(totals), -(int64_t)out->rounding_peak_bytes);
 }
 
 /* ---- what is shared ---- */
@@ -131,13 +134,23 @@ static void print_class(FILE *out, const char *rank, const char *process, const 
           rp__format_bytes(rp__count_of(class, "receive_bytes"), size, sizeof size),
           rp__format_bytes(stock_of(class), stock, sizeof stock),
           rp__format_bytes(held, physical, sizeof physical),
-          rp__format_bytes(saved_of(class), saved, sizeof saved),
+          rp__format_signed_bytes(saved_of(class), saved, sizeof saved),
           format_ratio(held, rp__count_of(class, "minimum_bytes"), ratio, sizeof ratio));
 }
 
 /* A class of the plan may never have been received into: there is nothing to tell of it. */
 static bool has_buffers(const json_t *class) {
   return rp__count_of(class, "one_to_one_peak_bytes") > 0;
+}
+
+/* Of other allocations that have the size of receive buffers. */
+static void print_rounding(FILE *out, const char *rank, const char *process, const json_t *device) {
+  char ordinal[24], physical[32], saved[32];
+  uint64_t bytes = rp__count_of(device, "rounding_peak_bytes");
+  if (!bytes) return;
+  fprintf(out, COLUMNS, rank, process, rp__format_integer(device, "device", ordinal, sizeof ordinal),
+          "(rounding)", "-", "-", "-", "-", "-", "-", "-", rp__format_bytes(bytes, physical, sizeof physical),
+          rp__format_signed_bytes(-(int64_t)bytes, saved, sizeof saved), "-");
 }
 
 void rp__print_shared(const json_t *report, FILE *out) {
@@ -153,6 +166,7 @@ void rp__print_shared(const json_t *report, FILE *out) {
       if (c >= MOST_CLASSES) break;
       if (has_buffers(class)) print_class(out, rank, process, device, class);
     }
+    print_rounding(out, rank, process, device);
   }
 }
 
@@ -160,8 +174,9 @@ static void print_sums(FILE *out, const struct rp__enforced *sum) {
   char stock[32], physical[32], saved[32], ratio[32];
   fprintf(out, COLUMNS, "total", "", "", "", "", "", "", "", "", "",
           rp__format_bytes(sum->one_to_one_peak_bytes, stock, sizeof stock),
-          rp__format_bytes(sum->physical_peak_bytes, physical, sizeof physical),
-          rp__format_bytes(sum->saved_peak_bytes, saved, sizeof saved),
+          rp__format_bytes(rp__add(sum->physical_peak_bytes, sum->rounding_peak_bytes), physical,
+                           sizeof physical),
+          rp__format_signed_bytes(sum->saved_peak_bytes, saved, sizeof saved),
           format_ratio(sum->physical_peak_bytes, sum->minimum_bytes, ratio, sizeof ratio));
 }
 
@@ -185,6 +200,24 @@ static void print_because(FILE *out, const json_t *report, const json_t *device,
   begin_line(out, report, device);
   fprintf(out, "%s: %s (%s)\n", what, rp__plain_text(rp__text_of(because, "text", "?"), text, sizeof text),
           rp__plain_text(rp__text_of(because, "reason", "?"), word, sizeof word));
+}
+
+/* Why nothing is shared. Buffers that are made for each receive never show two equal steps: where all
+ * channels agree on something better, that is why. */
+static const json_t *idle_of(const json_t *report, const json_t *device) {
+  const json_t *idle = json_object_get(device, "idle"), *common = NULL;
+  const char *too_few = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
+  size_t c;
+  json_t *channel;
+  if (strcmp(rp__text_of(idle, "reason", ""), too_few) != 0) return idle;
+  json_array_foreach(json_object_get(report, "channels"), c, channel) {
+    const json_t *decision = json_object_get(channel, "decision");
+    const char *reason = rp__text_of(decision, "reason", "");
+    if (json_is_true(json_object_get(decision, "poolable"))) return idle;
+    if (common && strcmp(rp__text_of(common, "reason", ""), reason) != 0) return idle;
+    common = decision;
+  }
+  return json_is_object(common) ? common : idle;
 }
 
 static bool has_reason(const json_t *device, const char *word) {
@@ -229,7 +262,7 @@ static void print_activation(FILE *out, const json_t *report, const json_t *devi
 static void print_idle(FILE *out, const json_t *report, const json_t *device) {
   bool given_back = rp__count_of(device, "buffers") == 0 && has_shared(device);
   if (!given_back && !json_is_object(json_object_get(device, "refused")))
-    print_because(out, report, device, "nothing is shared", json_object_get(device, "idle"));
+    print_because(out, report, device, "nothing is shared", idle_of(report, device));
 }
 
 /* "1 early_reuse, 3 unordered_reuse" without the kind `except` (NULL: all); false if all are zero. */
@@ -252,7 +285,8 @@ static bool format_counts(const json_t *counts, const char *except, char *out, s
 static void print_unused_classes(FILE *out, const json_t *report, const json_t *device) {
   size_t c, unused = 0, count = json_array_size(json_object_get(device, "classes"));
   json_t *class;
-  json_array_foreach(json_object_get(device, "classes"), c, class) unused += !has_buffers(class);
+  json_array_foreach(json_object_get(device, "classes"), c, class) unused +=
+      !has_buffers(class) && !json_is_true(json_object_get(class, "left_to_driver"));
   if (!unused || !json_is_true(json_object_get(device, "planned"))) return;
   begin_line(out, report, device);
   fprintf(out, "the run receives nothing of %zu of the plan's %zu classes\n", unused, count);
@@ -260,11 +294,19 @@ static void print_unused_classes(FILE *out, const json_t *report, const json_t *
 
 /* The sentences are among the notes, once for all processes. */
 static void print_reasons(FILE *out, const json_t *report, const json_t *device) {
+  const char *first_touch = rp_pool_reason_name(RP_POOL_FIRST_TOUCH);
   char counts[512];
   size_t i;
   json_t *reason, *all = json_object();
   json_array_foreach(json_object_get(device, "reasons"), i, reason) json_object_set_new(
       all, rp__text_of(reason, "reason", "?"), json_integer((json_int_t)rp__count_of(reason, "count")));
+  uint64_t others = rp__count_of(all, first_touch);
+  (void)json_object_del(all, first_touch);
+  if (others) {
+    begin_line(out, report, device);
+    fprintf(out, "%llu other allocations of these sizes have memory of their own (%s)\n",
+            (unsigned long long)others, first_touch);
+  }
   if (format_counts(all, NULL, counts, sizeof counts)) {
     begin_line(out, report, device);
     fprintf(out, "memory of their own for %s\n", counts);
@@ -437,7 +479,7 @@ char *rp__unshared_of(const json_t *report) {
     if (has_shared(device)) return NULL;
     if (json_is_object(because)) continue;
     because = json_object_get(device, "refused");
-    if (!json_is_object(because)) because = json_object_get(device, "idle");
+    if (!json_is_object(because)) because = idle_of(report, device);
   }
   if (!json_is_object(because) || strcmp(rp__text_of(because, "reason", ""), "freed") == 0) return NULL;
   snprintf(text, sizeof text, "%.64s: %.200s", rp__text_of(because, "reason", "?"),
@@ -464,6 +506,8 @@ static bool has_classes(const struct rp_read_report *report) {
   if (!json_is_object(enforcement) || is_shadow(enforcement)) return false;
   json_array_foreach(json_object_get(enforcement, "devices"), d, device)
       json_array_foreach(json_object_get(device, "classes"), c, class) if (has_buffers(class)) return true;
+  json_array_foreach(json_object_get(enforcement, "devices"), d,
+                     device) if (rp__count_of(device, "rounding_peak_bytes") > 0) return true;
   return false;
 }
 

@@ -5,15 +5,16 @@
 #include "agent/cmd_report_text.h"
 
 #define SCHEMA "recvpool.job"
-#define SCHEMA_VERSION "1.3"
+#define SCHEMA_VERSION "1.4"
 
 /* null where no process was asked to enforce. */
 static json_t *enforced_json(const struct rp_read_set *set, size_t job) {
   struct rp__enforced sum;
   rp__enforced_sum(set, job, &sum);
   if (!sum.processes) return json_null();
-  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "processes", (json_int_t)sum.processes,
-                   "physical_peak_bytes", (json_int_t)sum.physical_peak_bytes, "one_to_one_peak_bytes",
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "processes", (json_int_t)sum.processes,
+                   "rounding_peak_bytes", (json_int_t)sum.rounding_peak_bytes, "physical_peak_bytes",
+                   (json_int_t)sum.physical_peak_bytes, "one_to_one_peak_bytes",
                    (json_int_t)sum.one_to_one_peak_bytes, "saved_peak_bytes",
                    (json_int_t)sum.saved_peak_bytes, "minimum_bytes", (json_int_t)sum.minimum_bytes,
                    "prevented", (json_int_t)sum.prevented, "violations", (json_int_t)sum.violations,

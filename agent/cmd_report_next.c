@@ -4,6 +4,7 @@
 
 #include "agent/cmd_report_digest.h"
 #include "agent/cmd_report_text.h"
+#include "pool/tracker.h"
 
 /* The first report of the job with something to name. */
 static const char *first_text(const struct rp_read_set *set, size_t job,
@@ -15,12 +16,33 @@ static const char *first_text(const struct rp_read_set *set, size_t job,
   return NULL;
 }
 
+static bool has_ended(const struct rp_read_set *set, size_t job) {
+  size_t first, end;
+  rp__job_range(set, job, &first, &end);
+  for (size_t i = first; i < end; i++)
+    if (!set->reports[i].digest->finished) return false;
+  return true;
+}
+
 static const char *get_violation(const struct rp_read_digest *digest) {
   return digest->violation;
 }
 
 static const char *get_unshared(const struct rp_read_digest *digest) {
   return digest->unshared;
+}
+
+/* Reasons that no longer run and no setting changes. */
+static bool has_nothing_to_gain(const char *unshared) {
+  static const enum rp_reason reasons[] = {RP_REASON_UNBOUNDED_DEPTH, RP_REASON_WITHIN_SLACK,
+                                           RP_REASON_JUST_IN_TIME};
+  if (strncmp(unshared, "rounding:", 9) == 0) return true;
+  for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
+    const char *name = rp_reason_name(reasons[i]);
+    size_t length = strlen(name);
+    if (strncmp(unshared, name, length) == 0 && unshared[length] == ':') return true;
+  }
+  return false;
 }
 
 static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__enforced *sum,
@@ -37,6 +59,10 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
              "Sharing was switched off (switched_off) in %zu of %zu processes, and stays off in each until "
              "it is started again without a file that says so.",
              sum->switched_off, sum->processes);
+  else if (sum->saved_peak_bytes < 0)
+    snprintf(out, out_size,
+             "Run it without enforce: the buffers are too small for the pieces in which the device "
+             "gives memory.");
   else if (sum->sharing == sum->processes && sum->untold)
     snprintf(out, out_size,
              "Nothing to gain: memory is shared already; what was unsafe the agent's own report tells, which "
@@ -44,12 +70,21 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
   else if (sum->sharing == sum->processes)
     snprintf(out, out_size,
              "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");
+  else if (unshared && has_nothing_to_gain(unshared) && !sum->sharing)
+    snprintf(out, out_size, "Nothing to gain from sharing (%.*s): run it without enforce.",
+             (int)strcspn(unshared, ":"), unshared);
+  else if (unshared && has_nothing_to_gain(unshared))
+    snprintf(out, out_size,
+             "Nothing to do: memory is shared in %zu of %zu processes, and others have nothing to "
+             "gain (%.*s).",
+             sum->sharing, sum->processes, (int)strcspn(unshared, ":"), unshared);
   else if (unshared)
     snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; look at %s",
              sum->processes, sum->sharing, unshared);
   else
-    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; let the job run on.",
-             sum->processes, sum->sharing);
+    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; %s.", sum->processes,
+             sum->sharing,
+             has_ended(set, job) ? "the job ended before the others could" : "let the job run on");
 }
 
 static void after_observing(const struct rp__summary *summary, const struct rp__enforced *sum, char *out,
@@ -70,11 +105,17 @@ static void after_observing(const struct rp__summary *summary, const struct rp__
                  "is missing.";
   else if (summary->saved_bytes == 0)
     text = "Nothing to gain: leave the job as it is.";
+  else if (summary->whole_saved_bytes == 0)
+    text = "Nothing to gain from buffers this small: leave the job as it is.";
   else if (summary->outside)
     text = "Run some steps under recvpool run, or with recvpool run --mode enforce: what attach saw is not "
            "enough for a plan.";
   else if (summary->estimate)
     text = "Run it once under recvpool run, which sees exactly what this estimates.";
+  else if (sum->would_miss)
+    text = "Do not enforce it as it is: buffers are used when their data would be gone, and enforcing would "
+           "notice "
+           "that too late (see above).";
   else if (sum->would_prevent)
     text = "Before enforcing, look at what it would have had to prevent: a buffer was used again too early.";
   else

@@ -18,15 +18,30 @@ static const char *reason_of(const json_t *channel) {
   return rp__text_of(json_object_get(channel, "decision"), "reason", "");
 }
 
-/* What enforcing would save of it: a device gives memory in whole pieces, and each slot takes some. */
-static uint64_t whole_saving(const json_t *channel, uint64_t piece_bytes) {
-  uint64_t held = rp__count_of(channel, "held_bytes"), size = rp__count_of(channel, "buffer_bytes"), slots;
-  uint64_t whole, rounded;
-  if (!rp__count_of(channel, "would_save_bytes")) return 0;
-  if (__builtin_add_overflow(size, piece_bytes - 1, &rounded)) return 0;
-  slots = rp__count_of(channel, "slots");
-  if (__builtin_mul_overflow(rounded / piece_bytes * piece_bytes, slots, &whole)) return 0;
-  return held > whole ? held - whole : 0;
+static uint64_t pieces_of(const json_t *channel, uint64_t piece_bytes) {
+  uint64_t bytes = rp__count_of(channel, "buffer_bytes");
+  return bytes / piece_bytes + (bytes % piece_bytes != 0);
+}
+
+/* What the buffers of a channel would hold, in whole pieces, if those share that can. */
+static double enforced_bytes(const json_t *channel, uint64_t piece_bytes) {
+  bool shares = rp__count_of(channel, "would_save_bytes") > 0;
+  double buffers = (double)rp__count_of(channel, shares ? "slots" : "buffers");
+  return buffers * (double)pieces_of(channel, piece_bytes) * (double)piece_bytes;
+}
+
+/* What a plan would save of all buffers that have the size of those of channel `c` in pieces, told by the
+ * first such channel: where that is nothing the agent leaves all of them to the driver. */
+static uint64_t whole_saving(const json_t *channels, size_t c, uint64_t piece_bytes) {
+  const json_t *first = json_array_get(channels, c), *channel;
+  double gain_bytes = 0;
+  size_t i;
+  json_array_foreach(channels, i, channel) {
+    if (pieces_of(first, piece_bytes) != pieces_of(channel, piece_bytes)) continue;
+    if (i < c) return 0;
+    gain_bytes += (double)rp__count_of(channel, "held_bytes") - enforced_bytes(channel, piece_bytes);
+  }
+  return gain_bytes > 0 ? (uint64_t)gain_bytes : 0;
 }
 
 /* Of the first device whose memory was managed; 0: of none. */
@@ -46,9 +61,6 @@ static void summarise(struct rp__summary *summary, const json_t *channel) {
   summary->channels++;
   summary->held_bytes = rp__add(summary->held_bytes, rp__count_of(channel, "held_bytes"));
   summary->saved_bytes = rp__add(summary->saved_bytes, rp__count_of(channel, "would_save_bytes"));
-  summary->whole_saved_bytes =
-      rp__add(summary->whole_saved_bytes,
-              whole_saving(channel, summary->piece_bytes ? summary->piece_bytes : USUAL_PIECE_BYTES));
   summary->estimate |= json_is_true(json_object_get(channel, "estimate"));
   if (strcmp(reason, rp_reason_name(RP_REASON_JUST_IN_TIME)) == 0) {
     summary->just_in_time++;
@@ -107,7 +119,12 @@ void rp__summary_of(const json_t *report, struct rp__summary *out) {
   json_array_foreach(json_object_get(report, "evidence"), i, source) out->outside |=
       json_is_true(json_object_get(source, "active")) &&
       strcmp(rp__text_of(source, "name", ""), "uprobes") == 0;
-  json_array_foreach(json_object_get(report, "channels"), c, channel) summarise(out, channel);
+  uint64_t piece_bytes = out->piece_bytes ? out->piece_bytes : USUAL_PIECE_BYTES;
+  json_array_foreach(json_object_get(report, "channels"), c, channel) {
+    summarise(out, channel);
+    uint64_t whole = whole_saving(json_object_get(report, "channels"), c, piece_bytes);
+    out->whole_saved_bytes = rp__add(out->whole_saved_bytes, whole);
+  }
 }
 
 /* What is measured comes before what is computed; false where nothing was shared. */
@@ -115,13 +132,24 @@ static bool conclude_enforced(const struct rp_read_set *set, size_t job, char *o
   struct rp__enforced sum;
   char saved[32], stock[32], violations[64] = "";
   rp__enforced_sum(set, job, &sum);
-  if (!sum.saved_peak_bytes && !sum.violations) return false;
+  if (!sum.saved_peak_bytes && !sum.violations && !sum.rounding_peak_bytes) return false;
   if (sum.violations)
     snprintf(violations, sizeof violations, ", with %llu VIOLATION%s", (unsigned long long)sum.violations,
              sum.violations == 1 ? "" : "S");
-  snprintf(out, out_size, "sharing saved %s of the %s that receive buffers would hold%s.",
-           rp__format_bytes(sum.saved_peak_bytes, saved, sizeof saved),
-           rp__format_bytes(sum.one_to_one_peak_bytes, stock, sizeof stock), violations);
+  rp__format_bytes(sum.one_to_one_peak_bytes, stock, sizeof stock);
+  if (sum.saved_peak_bytes == 0 && sum.rounding_peak_bytes)
+    snprintf(out, out_size,
+             "sharing saved nothing of the %s that receive buffers would hold: other allocations are "
+             "rounded up by as much%s.",
+             stock, violations);
+  else if (sum.saved_peak_bytes >= 0)
+    snprintf(out, out_size, "sharing saved %s of the %s that receive buffers would hold%s.",
+             rp__format_bytes((uint64_t)sum.saved_peak_bytes, saved, sizeof saved), stock, violations);
+  else
+    snprintf(
+        out, out_size,
+        "enforcing holds %s more than the %s that receive buffers would hold, since sizes are rounded up%s.",
+        rp__format_bytes(-(uint64_t)sum.saved_peak_bytes, saved, sizeof saved), stock, violations);
   return true;
 }
 

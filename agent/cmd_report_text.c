@@ -18,6 +18,12 @@ uint64_t rp__add(uint64_t sum, uint64_t more) {
   return more > INT64_MAX - sum ? INT64_MAX : sum + more;
 }
 
+int64_t rp__add_signed(int64_t sum, int64_t more) {
+  int64_t out;
+  if (!__builtin_add_overflow(sum, more, &out)) return out;
+  return more > 0 ? INT64_MAX : INT64_MIN;
+}
+
 const char *rp__plain_text(const char *text, char *out, size_t out_size) {
   snprintf(out, out_size, "%s", text);
   rp_cmd_plain(out);
@@ -31,6 +37,13 @@ const char *rp__format_bytes(uint64_t bytes, char *out, size_t out_size) {
   for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++)
     value /= 1024;
   snprintf(out, out_size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+  return out;
+}
+
+const char *rp__format_signed_bytes(int64_t bytes, char *out, size_t out_size) {
+  if (bytes >= 0) return rp__format_bytes((uint64_t)bytes, out, out_size);
+  out[0] = '-';
+  (void)rp__format_bytes(-(uint64_t)bytes, out + 1, out_size - 1);
   return out;
 }
 

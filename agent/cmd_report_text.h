@@ -17,12 +17,16 @@ const char *rp__text_of(const json_t *object, const char *key, const char *other
 uint64_t rp__count_of(const json_t *object, const char *key);
 /** Adds, and stays at INT64_MAX where JSON has no more room. */
 uint64_t rp__add(uint64_t sum, uint64_t more);
+/** The same with signs. */
+int64_t rp__add_signed(int64_t sum, int64_t more);
 /** Text from a file, cut to what fits, without what a terminal would obey. Returns `out`. */
 const char *rp__plain_text(const char *text, char *out, size_t out_size);
 /** Text that may have been cut inside a character, as JSON: what is left of it. NULL without memory. */
 json_t *rp__json_text(const char *text);
 /** "1.5 MiB". Returns `out`. */
 const char *rp__format_bytes(uint64_t bytes, char *out, size_t out_size);
+/** "-1.5 MiB". Returns `out`. */
+const char *rp__format_signed_bytes(int64_t bytes, char *out, size_t out_size);
 /** Integer member as text, "-" where there is none. Returns `out`. */
 const char *rp__format_integer(const json_t *object, const char *key, char *out, size_t out_size);
 /** "250 us": seconds in a unit that fits. Returns `out`. */

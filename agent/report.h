@@ -19,7 +19,7 @@
 #include "recvpool/status.h"
 
 #define RP_REPORT_SCHEMA "recvpool.report"
-#define RP_REPORT_SCHEMA_VERSION "1.2"
+#define RP_REPORT_SCHEMA_VERSION "1.3"
 #define RP_EVIDENCE_SOURCES 5
 #define RP_ENFORCE_DEVICES 16
 

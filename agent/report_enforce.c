@@ -53,6 +53,10 @@ static void put_account(struct rp__emit *emit, const struct rp_pool_account *acc
     rp__put(emit, rows[i].key, measured ? json_integer(rows[i].bytes) : json_null());
 }
 
+static void put_rounding(struct rp__emit *emit, uint64_t bytes, bool measured) {
+  rp__put(emit, "rounding_peak_bytes", measured ? json_integer((json_int_t)bytes) : json_null());
+}
+
 static json_t *binding_json(uint64_t address, uint32_t slot, bool *failed) {
   struct rp__emit emit = rp__emit_begin(failed);
   rp__put_hex(&emit, "address", address);
@@ -109,6 +113,7 @@ static json_t *class_json(const struct rp_guard_report *guard, const struct rp_g
   rp__put_u64(&emit, "slots", info->spec.slots);
   rp__put_u64(&emit, "slack_slots", class->slack);
   rp__put_bool(&emit, "sharing", info->sharing);
+  rp__put_bool(&emit, "left_to_driver", class->declined);
   rp__put_u64(&emit, "buffers_now", info->buffers);
   rp__put_u64(&emit, "buffers_bound", info->bound);
   rp__put_u64(&emit, "buffers_private", info->private_buffers);
@@ -326,6 +331,7 @@ static json_t *device_json(const struct rp_report *report, const struct rp_enfor
   rp__put_u64(&emit, "freed_forgotten", guard->freed_forgotten);
   rp__put_u64(&emit, "evidence_merged", guard->evidence_merged);
   rp__put_u64(&emit, "unowned_receives", guard->unowned_receives);
+  put_rounding(&emit, guard->rounding_peak_bytes, measured);
   rp__put_u64(&emit, "boundary_failures", guard->boundary_failures);
   rp__put_bool(&emit, "plan_departed", guard->plan_departed);
   rp__put_u64(&emit, "concealed", guard->concealed);
@@ -350,7 +356,7 @@ static void add_account(struct rp_pool_account *sum, const struct rp_pool_accoun
 /* Over the classes only: what else lives in the pool (weights of a receive buffer's size) saves nothing. */
 static json_t *totals_json(const struct rp_enforce_report *enforce, bool *failed) {
   struct rp_pool_account sum = {0};
-  uint64_t minimum = 0, prevented = 0, violated = 0, freed_twice = 0;
+  uint64_t minimum = 0, rounding = 0, prevented = 0, violated = 0, freed_twice = 0;
   for (size_t d = 0; d < enforce->device_count; d++) {
     const struct rp_guard_report *guard = &enforce->devices[d].guard;
     for (size_t i = 0; i < guard->class_count; i++) {
@@ -360,10 +366,12 @@ static json_t *totals_json(const struct rp_enforce_report *enforce, bool *failed
     prevented += sum_conflicts(guard->pool.prevented);
     violated += sum_conflicts(guard->pool.violated);
     freed_twice += guard->double_frees;
+    rounding += guard->rounding_peak_bytes;
   }
   struct rp__emit emit = rp__emit_begin(failed);
   put_account(&emit, &sum, !enforce->shadow);
   rp__put_u64(&emit, "minimum_bytes", minimum);
+  put_rounding(&emit, rounding, !enforce->shadow);
   rp__put_u64(&emit, "prevented", prevented);
   rp__put_u64(&emit, "violations", violated);
   rp__put_u64(&emit, "double_frees", freed_twice);

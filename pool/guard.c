@@ -8,6 +8,7 @@
 #define SHADOW_GRANULARITY_BYTES (UINT64_C(2) << 20)
 /* The first step has nothing to be compared with. */
 #define LEAST_WATCH_STEPS 2
+#define ROUNDING_DIVISOR 8
 
 /* ---- create and destroy ---- */
 
@@ -29,6 +30,7 @@ static rp_status pool_create(struct rp_guard *guard, const struct rp_backend *ba
 static void take_defaults(struct rp_guard *guard) {
   struct rp_guard_options *options = &guard->options;
   if (!options->least_bytes) options->least_bytes = rp_pool_granularity(guard->pool) / 2;
+  if (!options->rounding_divisor) options->rounding_divisor = ROUNDING_DIVISOR;
   if (options->watch_steps < LEAST_WATCH_STEPS) options->watch_steps = LEAST_WATCH_STEPS;
   if (options->shadow) options->strict = false; /* there is no mapping to take away */
   guard->retry_distance = 1;
@@ -265,24 +267,6 @@ void rp_guard_idle_reached(struct rp_guard *guard, const struct rp_guard_action 
 
 /* ---- memory ---- */
 
-static bool wants_planned(const struct rp_guard *guard, uint64_t bytes) {
-  uint64_t unit = rp_pool_granularity(guard->pool);
-  for (uint32_t i = 0; i < guard->plan.template_count; i++) {
-    uint64_t receive = guard->plan.templates[i].receive_bytes;
-    if (bytes >= receive && (bytes - 1) / unit == (receive - 1) / unit) return true;
-  }
-  return false;
-}
-
-bool rp_guard_wants(const struct rp_guard *guard, uint64_t bytes) {
-  if (!bytes) return false;
-  if (guard->plan.given) return guard->plan.usable && wants_planned(guard, bytes);
-  if (guard->plan.hints) return wants_planned(guard, bytes);
-  if (bytes < guard->options.least_bytes) return false;
-  uint64_t only = guard->options.only_bytes, unit = rp_pool_granularity(guard->pool);
-  return !only || (bytes - 1) / unit == (only - 1) / unit;
-}
-
 static rp_status buffers_room(struct rp_guard *guard) {
   if (guard->buffer_count < guard->buffer_capacity) return RP_OK;
   uint32_t capacity = guard->buffer_capacity ? 2 * guard->buffer_capacity : 64;
@@ -309,6 +293,7 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
                                                  .class_index = RP_POOL_NONE,
                                                  .plan_slot = RP_POOL_NONE,
                                                  .item = RP_POOL_NONE};
+  rp__guard_size_used(guard, bytes, 1);
   rp_guard_address_reused(guard, begin, bytes);
   rp__guard_watch(guard, id); /* until something else than a receive touches it */
   *address = begin;
@@ -375,6 +360,7 @@ static rp_status free_buffer(struct rp_guard *guard, uint32_t id, bool remember)
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   if (remember) remember_freed(guard, id);
   rp__guard_unwatch(guard, id);
+  rp__guard_size_used(guard, buffer->bytes, -1);
   rp_status status = rp_pool_free(guard->pool, buffer->address);
   (void)rp_pool_give_back(guard->pool); /* at once: this may be the last call before the end */
   *buffer = (struct rp__guard_buffer){0};
@@ -438,9 +424,9 @@ static struct rp__guard_peer *peer_in_step(struct rp_guard *guard, uint64_t comm
   return entry;
 }
 
-/* Is it the size of messages? Others are metadata. */
+/* Others are metadata. */
 static bool counts(const struct rp_guard *guard, uint64_t bytes) {
-  if (rp_guard_wants(guard, bytes)) return true;
+  if (rp__guard_is_message_size(guard, bytes)) return true;
   for (uint32_t i = 0; i < guard->source_count; i++)
     if (guard->sources[i].bytes == bytes) return true;
   return false;

@@ -80,6 +80,10 @@ struct rp_guard_options {
   bool slack_auto;       /**< find it: see rp_guard_report.slack */
   uint64_t least_bytes;  /**< auto: smaller allocations are left to the driver [granularity / 2] */
   uint64_t only_bytes;   /**< auto: only allocations that round to the mapped size of this; 0 = all */
+  /** Auto without only_bytes: an allocation that rounding to the granularity would make larger by more than
+   * its size over this is left to the driver [8]. Most such are no receive buffers, and gain nothing for it.
+   */
+  uint32_t rounding_divisor;
   enum rp_pool_policy on_violation;
   uint32_t watch_steps;   /**< auto: steps of one pattern before activation [2] */
   uint32_t max_conflicts; /**< kept in full [256] */
@@ -305,7 +309,8 @@ struct rp_guard_class_report {
   uint32_t direction;
   uint32_t depth; /**< D; 0 for user-given slots */
   uint32_t slack;
-  int32_t peer; /**< -1: not known, or several */
+  int32_t peer;  /**< -1: not known, or several */
+  bool declined; /**< its buffers are left to the driver: rounding would take what sharing gives */
 };
 
 /** A buffer that is bound to a slot now. */
@@ -338,11 +343,13 @@ struct rp_guard_report {
   uint64_t double_frees;
   uint64_t freed_forgotten; /**< freed addresses of which a second free would not be known */
   uint64_t pending_dropped;
-  uint64_t evidence_merged;   /**< accesses whose functions did not fit a buffer's list, and count together */
-  uint64_t unowned_receives;  /**< into memory that is not the guard's */
-  uint64_t boundary_failures; /**< boundaries at which the backend refused something */
-  bool plan_departed;         /**< the run does not do what the plan lists */
-  uint64_t concealed;         /**< strict: times a mapping was taken away */
+  uint64_t evidence_merged;  /**< accesses whose functions did not fit a buffer's list, and count together */
+  uint64_t unowned_receives; /**< into memory that is not the guard's */
+  uint64_t rounding_peak_bytes; /**< by which sizes of what is no receive buffer were rounded up: the most at
+                                   an end of a step or now */
+  uint64_t boundary_failures;   /**< boundaries at which the backend refused something */
+  bool plan_departed;           /**< the run does not do what the plan lists */
+  uint64_t concealed;           /**< strict: times a mapping was taken away */
   struct rp_order_counts order;
   uint64_t guard_bytes; /**< host memory, pool and tables, without the order */
 };

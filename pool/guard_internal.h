@@ -115,6 +115,13 @@ struct rp__guard_class {
   bool answered; /**< each is answered by a send: its sender was heard from before it was talked to */
 };
 
+/** A size in pieces of the device, as allocations are told apart by it. */
+struct rp__guard_size {
+  uint64_t pieces;
+  uint64_t used,
+      most; /**< allocations of it that the guard has, and may have; 0: all are left to the driver */
+};
+
 struct rp__guard_plan {
   bool given, usable;                /**< a plan that can be evidence was given; the device can follow it */
   bool hints;                        /**< one that cannot: sizes and slots of `templates` only */
@@ -122,6 +129,8 @@ struct rp__guard_plan {
   const char *problem;               /**< why it cannot be used, or NULL */
   struct rp__guard_class *templates; /**< [template_count] of the plan, without pool_class if no list */
   uint32_t template_count;
+  struct rp__guard_size *sizes; /**< [size_count] that the templates have, in pieces of the device */
+  uint32_t size_count;
   struct rp_guard_planned_receive *items;
   size_t item_count, position; /**< of the next receive in this step */
   uint32_t *ring_of;           /**< [peer_count] class of a planned peer, or RP_POOL_NONE */
@@ -214,7 +223,8 @@ struct rp_guard {
   /* Counters for the report. */
   uint64_t activated_step, activated_ns, activation_duration_ns, activations, postponements;
   uint64_t receives_waited, wait_ns, double_frees, freed_forgotten, pending_dropped, evidence_merged;
-  uint64_t partial_receives, unowned_receives, boundary_failures, concealed;
+  uint64_t rounded_buffers, rounding_peak_bytes; /**< in use, of a rounded size; at ends of steps */
+  uint64_t partial_receives, unowned_receives, rounding_receives, boundary_failures, concealed;
   uint32_t slack_found;
   bool any_departed;
 };
@@ -274,6 +284,25 @@ void rp__guard_lifetime_end(struct rp_guard *guard, uint32_t id);
 void rp__guard_touch(struct rp_guard *guard, uint32_t id, const struct rp_guard_access *access,
                      rp_order_token token);
 void rp__guard_frontier_unknown(struct rp_guard *guard, struct rp__guard_buffer *buffer);
+
+/* guard_sizes.c */
+
+/** Decides which sizes of the plan's templates are taken, and takes the receives of the others off the list.
+ */
+rp_status rp__guard_sizes_take(struct rp_guard *guard);
+void rp__guard_sizes_fini(struct rp_guard *guard);
+/** Whether the plan has sizes, and none of them is taken. */
+bool rp__guard_sizes_declined(const struct rp_guard *guard);
+/** Whether it has this one, and does not take it. */
+bool rp__guard_is_declined(const struct rp_guard *guard, uint64_t bytes);
+/** One allocation of that size more or less. */
+void rp__guard_size_used(struct rp_guard *guard, uint64_t bytes, int by);
+/** Bytes that rounding adds, at present, to allocations that have memory and no receive went to. */
+uint64_t rp__guard_rounding_bytes(const struct rp_guard *guard);
+/** Whether rounding an allocation of that size to the granularity takes more than is worth a chance. */
+bool rp__guard_rounds_much(const struct rp_guard *guard, uint64_t bytes);
+/** Could messages have it, whether or not buffers of it are taken? */
+bool rp__guard_is_message_size(const struct rp_guard *guard, uint64_t bytes);
 
 /* guard_plan.c */
 

@@ -136,9 +136,10 @@ rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan
   plan->item_count = count;
   if (count) memcpy(plan->items, given->receives, count * sizeof *plan->items);
   copy_classes(plan->templates, given);
-  if (plan->hints) return RP_OK;
+  rp_status status = rp__guard_sizes_take(guard);
+  if (status || plan->hints) return status;
   study_items(plan);
-  rp_status status = study_peers(plan);
+  status = study_peers(plan);
   if (status) return status;
   status = make_classes(guard);
   if (status == RP_ERROR_NO_MEMORY) return status;
@@ -163,6 +164,7 @@ void rp__guard_plan_fini(struct rp_guard *guard) {
   free(guard->plan.templates);
   free(guard->plan.items);
   free(guard->plan.ring_of);
+  rp__guard_sizes_fini(guard);
 }
 
 /* ---- who sends ---- */

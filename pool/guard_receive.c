@@ -163,6 +163,7 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
   rp_status status = rp_pool_find(guard->pool, receive->address, &id);
   if (status) {
     guard->unowned_receives++;
+    guard->rounding_receives += rp__guard_rounds_much(guard, receive->bytes);
     rp__guard_peer_received(guard, receive->comm, receive->peer, receive->bytes);
     return status;
   }

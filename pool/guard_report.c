@@ -25,6 +25,7 @@ static rp_status copy_classes(const struct rp_guard *guard, uint32_t count, stru
     copy->depth = known ? known->depth : 0;
     copy->slack = known ? known->slack : 0;
     copy->peer = known && known->peer >= 0 ? known->peer : -1;
+    copy->declined = known && rp__guard_is_declined(guard, known->receive_bytes);
     out->class_count++;
   }
   return RP_OK;
@@ -63,6 +64,22 @@ static bool has_shared(const struct rp_pool_account *account) {
   return account->saved_peak_bytes > 0 || account->one_to_one_peak_bytes > account->physical_peak_bytes;
 }
 
+static const char rounding_text[] = "Rounded up to the pieces in which the device gives memory, the buffers "
+                                    "would hold no less shared than by "
+                                    "themselves: they are left to the driver.";
+static const char maybe_rounding_text[] =
+    "The receive buffers fill the pieces in which the device gives memory badly, and are left to the driver: "
+    "a "
+    "plan has those share that gain by it, buffer-bytes those of a size.";
+
+/* No size of the plan gains anything. */
+static bool say_declined(const struct rp_guard *guard, struct rp_guard_report *out) {
+  if (!guard->plan.usable || !rp__guard_sizes_declined(guard)) return false;
+  out->idle_reason = "rounding";
+  out->idle_text = rounding_text;
+  return true;
+}
+
 /* Why nothing is shared. */
 static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   const struct rp__guard_plan *plan = &guard->plan;
@@ -80,6 +97,8 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (guard->off) {
     out->idle_reason = guard->idle_word;
     out->idle_text = guard->idle_text;
+  } else if (say_declined(guard, out)) {
+    return;
   } else if (has_shared(&out->pool.account) && !out->pool.buffers) {
     out->idle_reason = "freed";
     out->idle_text = "The buffers that shared memory have been freed.";
@@ -110,6 +129,9 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (plan->given && guard->unowned_receives && !out->pool.receives) {
     out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
     out->idle_text = rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
+  } else if (!plan->given && guard->rounding_receives && !out->pool.receives) {
+    out->idle_reason = "rounding";
+    out->idle_text = maybe_rounding_text;
   } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
     out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
     out->idle_text =
@@ -128,7 +150,8 @@ static uint64_t guard_bytes(const struct rp_guard *guard) {
              sizeof(struct rp__guard_entry) +
          guard->plan.template_count * sizeof *guard->plan.templates +
          guard->plan.item_count * sizeof *guard->plan.items +
-         guard->plan.peer_count * sizeof *guard->plan.ring_of + RP__GUARD_PENDING * sizeof *guard->pending;
+         guard->plan.peer_count * sizeof *guard->plan.ring_of +
+         guard->plan.size_count * sizeof *guard->plan.sizes + RP__GUARD_PENDING * sizeof *guard->pending;
 }
 
 static void copy_counters(const struct rp_guard *guard, struct rp_guard_report *out) {
@@ -146,6 +169,9 @@ static void copy_counters(const struct rp_guard *guard, struct rp_guard_report *
   out->pending_dropped = guard->pending_dropped;
   out->evidence_merged = guard->evidence_merged;
   out->unowned_receives = guard->unowned_receives;
+  out->rounding_peak_bytes = rp__guard_rounding_bytes(guard);
+  if (guard->rounding_peak_bytes > out->rounding_peak_bytes)
+    out->rounding_peak_bytes = guard->rounding_peak_bytes;
   out->boundary_failures = guard->boundary_failures;
   out->plan_departed = guard->any_departed;
   out->concealed = guard->concealed;

@@ -108,7 +108,7 @@ class KilledTest(enforcing.EnforcingCase):
 
     def start(self):
         command = [RECVPOOL, "run", "--mode", "enforce", "--interval", "0.05", "--report-dir", self.reports_dir, "--", TRAINER,
-                   "--stages", "2", "--microbatches", "6", "--steps", "1000000", "--message-bytes", "1MiB"]
+                   "--stages", "2", "--microbatches", "6", "--steps", "1000000", "--message-bytes", "2MiB"]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                 env=support.simulated(RPSIM_SEED="3"))
 

@@ -1,7 +1,9 @@
 """Programs that are correct and treat their receive buffers in uncommon ways: they compute the same, no alarm is given that
 is not proven, and where nothing is shared the report says truly why."""
 
+import json
 import os
+import re
 import shutil
 import unittest
 
@@ -102,6 +104,38 @@ class NothingSharedTest(enforcing.EnforcingCase):
         for why in refused:
             self.assertEqual(why["reason"], "no_device_memory")
             self.assertNotIn("host", why["text"])
+
+
+class RoundingTest(enforcing.EnforcingCase):
+    """Buffers smaller than what the device gives at a time: no rank ever holds more than without recvpool, and what the
+    report says to be saved is missing from the peaks."""
+
+    def peaks(self, run):
+        return {int(rank): int(peak) for rank, peak in re.findall(r"rank (\d+) parameters \w+ peak_device_bytes (\d+)", run.stdout)}
+
+    def test_costs_no_more_than_it_saves(self):
+        for schedule, microbatches, size, planned, shared in (
+                ("gpipe", 16, enforcing.MIB, True, [0]), ("1f1b", 6, enforcing.MIB, True, []), ("1f1b", 16, enforcing.MIB, True, [0, 1, 2]),
+                ("1f1b", 16, 3 * enforcing.MIB, True, [0, 1, 2]), ("1f1b", 8, enforcing.MIB, False, []), ("1f1b", 8, 3 * enforcing.MIB, False, [])):
+            with self.subTest(schedule, microbatches=microbatches, size=size, planned=planned):
+                shape = ["--schedule", schedule, "--stages", 3, "--microbatches", microbatches, "--message-bytes", size, "--steps", 3]
+                alone = self.peaks(self.train(shape))
+                plan = self.plan("--schedule", schedule, "--stages", 3, "--microbatches", microbatches, "--buffer-bytes", size)
+                run = self.train(shape, ["--mode", "enforce", *(["--plan", plan] if planned else [])])
+                self.check_same(run, shape)
+                peaks = self.peaks(run)
+                self.assertEqual(len(peaks), 3)
+                for rank, peak in peaks.items():
+                    self.assertLessEqual(peak, alone[rank] + 4096, f"rank {rank}")  # events and the like
+                self.assertEqual([rank for rank, device in run.devices().items() if device["physical_peak_bytes"]], shared)
+                for rank in set(peaks) - set(shared):
+                    device = run.device(rank)
+                    self.assertEqual(device and device["idle"]["reason"], device and "rounding")
+                job = json.loads(support.run([RECVPOOL, "report", "--json", self.reports_dir]).stdout)
+                saved = job["totals"]["enforcement"]["saved_peak_bytes"]
+                missing = sum(alone.values()) - sum(peaks.values())
+                self.assertTrue(0 <= saved <= missing + 3 * 4096, (saved, missing))
+                self.assertEqual(saved > 0, shared == [0, 1, 2])
 
 
 if __name__ == "__main__":

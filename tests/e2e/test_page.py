@@ -39,7 +39,7 @@ class PageTest(support.TestCase):
         log = open(os.path.join(self.folder, "train.log"), "w")
         self.addCleanup(log.close)
         job = subprocess.Popen([RECVPOOL, "run", "--report-dir", self.reports_dir, "--interval", "0.5", *run_options, "--",
-                                TRAINER, "--stages", "4", "--message-bytes", "1MiB", "--steps", steps, *options],
+                                TRAINER, "--stages", "4", "--message-bytes", "2MiB", "--steps", steps, *options],
                                env=simulated(), stdout=log, stderr=log)
         self.addCleanup(lambda: (job.terminate(), job.wait(60)))
         if steps == "100000":

@@ -128,5 +128,5 @@ class PerfettoTest(support.TestCase):
         for mode in ("observe", "enforce"):
             shutil.rmtree(self.reports_dir, ignore_errors=True)
             self.assert_success(run([RECVPOOL, "run", "--mode", mode, "--report-dir", self.reports_dir, "--", TRAINER, "--stages", "4",
-                                     "--microbatches", "8", "--steps", "6", "--message-bytes", "1MiB"], env=simulated()))
+                                     "--microbatches", "8", "--steps", "6", "--message-bytes", "2MiB"], env=simulated()))
             self.assert_is_in_perfetto()

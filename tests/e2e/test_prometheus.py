@@ -126,7 +126,7 @@ class LiveTest(support.TestCase):
         self.addCleanup(log.close)
         # the jobs train all the time: they leave room for those who watch them
         job = subprocess.Popen([RECVPOOL, "run", "--report-dir", self.reports_dir, "--interval", "0.5", *run_options, "--",
-                                TRAINER, "--stages", "2", "--microbatches", "8", "--message-bytes", "1MiB", "--steps", steps,
+                                TRAINER, "--stages", "2", "--microbatches", "8", "--message-bytes", "2MiB", "--steps", steps,
                                 *options], env=simulated(), stdout=log, stderr=log, preexec_fn=lambda: os.nice(7))
         if live:
             self.addCleanup(lambda: (job.terminate(), job.wait(60)))

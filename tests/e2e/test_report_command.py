@@ -152,9 +152,38 @@ class ReportCommandTest(support.TestCase):
                 account.update(requested_peak_bytes=4 * mib, physical_peak_bytes=6 * mib, saved_peak_bytes=mib)
         self.change(path, change)
         result = self.report(path)
-        self.assertIn(["4.0", "MiB", "6.0", "MiB", "0", "B", "1.50"], [line.split()[-7:] for line in result.stdout.splitlines()])
-        self.assertIn(["total", "4.0", "MiB", "6.0", "MiB", "0", "B"], [line.split()[:7] for line in result.stdout.splitlines()])
-        self.assertNotIn("sharing saved", result.stdout)
+        self.assertIn(["4.0", "MiB", "6.0", "MiB", "-2.0", "MiB", "1.50"], [line.split()[-7:] for line in result.stdout.splitlines()])
+        self.assertIn(["total", "4.0", "MiB", "6.0", "MiB", "-2.0", "MiB"], [line.split()[:7] for line in result.stdout.splitlines()])
+        self.assertIn("=> enforcing holds 2.0 MiB more than the 4.0 MiB that receive buffers would hold, since sizes are rounded up.\n"
+                      "   Run it without enforce: the buffers are too small for the pieces", result.stdout)
+
+    def test_costs_of_one_process_are_taken_off_what_another_saves(self):
+        self.sample("enforced", "0", "1")
+        mib = 1 << 20
+
+        def change(report):
+            for account in (report["enforcement"]["totals"], report["enforcement"]["devices"][0]["classes"][0]):
+                account.update(requested_peak_bytes=4 * mib, physical_peak_bytes=6 * mib, saved_peak_bytes=mib)
+            for account in (report["enforcement"]["totals"], report["enforcement"]["devices"][0]):
+                account.update(rounding_peak_bytes=3 * mib)
+        self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), change)
+        result = self.report(self.reports_dir)
+        rows = [line.split() for line in result.stdout.splitlines()]
+        self.assertIn("0 node/one:1000 0 (rounding) - - - - - - - 3.0 MiB -3.0 MiB -".split(), rows)
+        self.assertIn("total 20.0 MiB 19.0 MiB 1.0 MiB".split(), [row[:7] for row in rows])
+        self.assertIn("=> sharing saved 1.0 MiB of the 20.0 MiB that receive buffers would hold.\n", result.stdout)
+        document = json.loads(self.report("--json", self.reports_dir).stdout)
+        support.validator("job.schema.json").validate(document)
+        self.assertEqual([document["totals"]["enforcement"][key] for key in ("saved_peak_bytes", "rounding_peak_bytes")],
+                         [mib, 3 * mib])
+
+        def more(report):
+            change(report)
+            for account in (report["enforcement"]["totals"], report["enforcement"]["devices"][0]):
+                account.update(rounding_peak_bytes=4 * mib)
+        self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), more)
+        self.assertIn("=> sharing saved nothing of the 20.0 MiB that receive buffers would hold: other allocations are "
+                      "rounded up by as much.\n", self.report(self.reports_dir).stdout)
 
     def test_what_is_shared(self):
         self.sample("enforced", "0", "1")
@@ -184,7 +213,7 @@ class ReportCommandTest(support.TestCase):
         mib = 1 << 20
         self.assertEqual(document["totals"]["enforcement"],
                          {"processes": 2, "physical_peak_bytes": 20 * mib, "one_to_one_peak_bytes": 32 * mib,
-                          "saved_peak_bytes": 12 * mib, "minimum_bytes": 16 * mib, "prevented": 8, "violations": 0,
+                          "saved_peak_bytes": 12 * mib, "rounding_peak_bytes": 0, "minimum_bytes": 16 * mib, "prevented": 8, "violations": 0,
                           "double_frees": 0})
 
     def test_violations_name_both_sides(self):
@@ -272,14 +301,28 @@ class ReportCommandTest(support.TestCase):
         path = self.enforced(1, active=False, idle=never, activation=None, one_to_one_peak_bytes=0, saved_peak_bytes=0,
                              classes=[])
         text = self.report(self.reports_dir).stdout
-        self.assertIn("Sharing was asked for in 2 processes and happens in 1; look at unbounded_depth: All are in use at once.",
-                      text)
+        self.assertIn("Nothing to do: memory is shared in 1 of 2 processes, and others have nothing to gain (unbounded_depth).", text)
+        never = {"reason": "no_pattern", "text": "No step was like the one before."}
+        self.change(path, lambda report: report["enforcement"]["devices"][0].update(idle=never))
+        self.assertIn("Sharing was asked for in 2 processes and happens in 1; look at no_pattern: No step was like the one before.",
+                      self.report(self.reports_dir).stdout)
         self.change(path, lambda report: report["enforcement"]["devices"][0].update(idle=freed))
-        self.assertNotIn("look at freed", self.report(self.reports_dir).stdout)
+        text = self.report(self.reports_dir).stdout
+        self.assertNotIn("look at freed", text)
+        self.assertIn("happens in 1; the job ended before the others could.", text)
+        self.change(path, lambda report: report.update(state="running"))
+        self.assertIn("happens in 1; let the job run on.", self.report(self.reports_dir).stdout)
 
     def test_what_attach_saw_makes_no_plan(self):
         self.sample("prealloc", "0")
         path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+
+        def larger(report):
+            for channel in report["channels"]:
+                for key in ("buffer_bytes", "held_bytes", "would_save_bytes"):
+                    channel[key] *= 2
+        self.assertIn("Nothing to gain from buffers this small: leave the job as it is.", self.report(self.reports_dir).stdout)
+        self.change(path, larger)
         self.change(path, lambda report: report.update(evidence=[{"name": "uprobes", "active": False, "reason": "none"}]))
         self.assertNotIn("what attach saw", self.report(self.reports_dir).stdout)
         self.change(path, lambda report: report.update(evidence=[{"name": "uprobes", "active": True, "reason": ""}]))
@@ -296,6 +339,20 @@ class ReportCommandTest(support.TestCase):
         text = self.report(self.reports_dir).stdout
         self.assertIn("observe with recvpool attach --launches, or run some steps under recvpool run.", text)
         self.assertNotIn("Nothing to gain", text)
+
+    def test_shadow_says_what_enforcing_would_have_missed(self):
+        self.sample("shadow", "0")
+
+        def change(report):
+            for channel in report["channels"]:
+                for key in ("buffer_bytes", "held_bytes", "would_save_bytes"):
+                    channel[key] *= 2
+            report["enforcement"]["devices"][0]["conflicts"]["violated"]["stale_access"] = 1
+        self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), change)
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("device 0: enforcing would have noticed too late 1 stale_access\n", text)
+        self.assertIn("   Do not enforce it as it is: ", text)
+        self.assertNotIn("Make a plan", text)
 
     def test_shadow_says_what_enforcing_would_have_prevented(self):
         self.sample("shadow", "0")

@@ -22,7 +22,7 @@ class ReportFilesCase(support.TestCase):
 
     def train(self, *options, run_options=(), steps="6"):
         self.assert_success(run([RECVPOOL, "run", "--report-dir", self.reports_dir, *run_options, "--", TRAINER, "--stages", "2",
-                                 "--microbatches", "6", "--message-bytes", "1MiB", "--steps", steps, *options], env=simulated()))
+                                 "--microbatches", "6", "--message-bytes", "2MiB", "--steps", steps, *options], env=simulated()))
 
     def report(self, *arguments):
         return run([RECVPOOL, "report", *arguments])
@@ -485,7 +485,7 @@ class PlanFileTest(ReportFilesCase):
             self.assertEqual(json.loads(text), json.load(file))
         reports = os.path.join(self.folder, "enforced")
         result = run([RECVPOOL, "run", "--mode", "enforce", "--plan", os.path.join(self.folder, "plan.json"), "--report-dir", reports,
-                      "--", TRAINER, "--stages", "2", "--microbatches", "6", "--message-bytes", "1MiB", "--steps", "3"], env=simulated())
+                      "--", TRAINER, "--stages", "2", "--microbatches", "6", "--message-bytes", "2MiB", "--steps", "3"], env=simulated())
         self.assert_success(result)
         self.assertIn("Nothing to do: memory is shared", self.report(reports).stdout)
 

@@ -551,27 +551,6 @@ static void no_longer_shared(void **state) {
   guard_end(&f);
 }
 
-static void which_allocations_are_wanted(void **state) {
-  (void)state;
-  static const struct {
-    struct rp_guard_options options;
-    uint64_t bytes;
-    bool wanted;
-  } cases[] = {{{0}, 0, false},
-               {{0}, HOST_GRANULARITY / 2, true},
-               {{0}, HOST_GRANULARITY / 2 - 1, false},
-               {{.least_bytes = 9000}, 8999, false},
-               {{.least_bytes = 9000}, 9000, true},
-               {{.only_bytes = BYTES}, MAPPED, true},
-               {{.only_bytes = BYTES}, MAPPED + 1, false},
-               {{.only_bytes = BYTES}, HOST_GRANULARITY, false}};
-  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    struct guard_fixture f = guard_start(&cases[c].options, NULL);
-    assert_int_equal(rp_guard_wants(f.guard, cases[c].bytes), cases[c].wanted);
-    guard_end(&f);
-  }
-}
-
 static void addresses_are_looked_up(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
@@ -645,7 +624,6 @@ int main(void) {
       cmocka_unit_test(evaluations_come_first),
       cmocka_unit_test(evaluations_in_a_loop),
       cmocka_unit_test(no_longer_shared),
-      cmocka_unit_test(which_allocations_are_wanted),
       cmocka_unit_test(addresses_are_looked_up),
       cmocka_unit_test(context_destruction),
       cmocka_unit_test(created_with_care),

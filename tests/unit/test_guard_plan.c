@@ -448,21 +448,6 @@ static void plans_are_checked(void **state) {
   }
 }
 
-static void only_planned_sizes_are_wanted(void **state) {
-  (void)state;
-  struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
-  struct rp_guard_plan plan = {.classes = &class, .class_count = 1};
-  struct guard_fixture f = guard_start(NULL, &plan);
-  static const struct {
-    uint64_t bytes;
-    bool wanted;
-  } cases[] = {{0, false},     {BYTES - 1, false},  {BYTES, true},
-               {MAPPED, true}, {MAPPED + 1, false}, {UINT64_MAX, false}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    assert_int_equal(rp_guard_wants(f.guard, cases[i].bytes), cases[i].wanted);
-  guard_end(&f);
-}
-
 static void device_without_aliases(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
@@ -643,7 +628,6 @@ int main(void) {
       cmocka_unit_test(what_would_collide_does_not_join),
       cmocka_unit_test(some_never_join),
       cmocka_unit_test(plans_are_checked),
-      cmocka_unit_test(only_planned_sizes_are_wanted),
       cmocka_unit_test(device_without_aliases),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
