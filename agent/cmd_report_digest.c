@@ -157,6 +157,7 @@ void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summa
     out->other += part->other;
     out->unseen += part->unseen;
     out->held_bytes = rp__add(out->held_bytes, part->held_bytes);
+    out->undecided_bytes = rp__add(out->undecided_bytes, part->undecided_bytes);
     out->saved_bytes = rp__add(out->saved_bytes, part->saved_bytes);
     out->whole_saved_bytes = rp__add(out->whole_saved_bytes, part->whole_saved_bytes);
     if (part->channels && (!measured || !part->piece_bytes))

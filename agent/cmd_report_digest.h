@@ -20,6 +20,7 @@ struct rp__summary {
   uint64_t held_bytes, saved_bytes, small_receives;
   uint64_t whole_saved_bytes; /**< with each slot rounded up to what the device gives at a time */
   uint64_t piece_bytes;       /**< which is that, as measured; 0 = as assumed */
+  uint64_t undecided_bytes;   /**< held of those with too few steps; part of held_bytes */
   size_t unseen;              /**< channels whose buffers nobody was seen to use */
   bool activations_unbounded, gradients_unbounded, estimate;
   bool outside; /**< some of it was seen by attach, which is not enough for a plan */

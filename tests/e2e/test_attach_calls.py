@@ -1,8 +1,12 @@
 """Every probed function, one by one: what its call makes of it, nesting, failures, groups, communicators, threads."""
 
 import os
+import signal
+import subprocess
 
-from attach_support import MOCK, MOCK_WITH_PAD, AttachCase, functions_of
+import support
+from attach_support import MOCK, MOCK_WITH_PAD, AttachCase, functions_of, wait_until
+from support import RECVPOOL
 
 # name, arguments, kind of event, bytes
 ALLOCATIONS = [
@@ -221,6 +225,36 @@ class CallsTest(AttachCase):
         text = observer.stop()
         self.assertRegex(text, rf"(?m)^{program.pid} cudaMalloc\(0x[0-9a-f]+, 12345\) = 100$")
         self.assertRegex(text, rf"(?m)^{program.pid} ncclRecv\(0x{ADDRESS:x}, 100, 7, 1, {COMM}, 0x7f5500000000\) = 100$")
+
+
+class UndecidedTest(AttachCase):
+    def test_no_number_where_nothing_is_decided(self):
+        """Less than two steps were seen: neither how deep the buffers are nor what could be saved is known."""
+        program = self.program()
+        program.open(MOCK)
+        path = os.path.join(self.folder, "said")
+        with open(path, "w") as out:
+            observer = subprocess.Popen([RECVPOOL, "attach", "--pid", str(program.pid), "--min-bytes", "1", "--launches",
+                                         "--interval", "50ms"], stdout=out, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(observer.stderr.close)
+        self.addCleanup(observer.wait)
+        self.addCleanup(observer.kill)
+        self.assertIn("observing", observer.stderr.readline())
+        for number in range(3):
+            program.call("ncclRecv", hex(ADDRESS + number * 8192), 2048, UINT8, 1, hex(COMM), 0)
+
+        def said():
+            with open(path) as file:
+                return file.read()
+        wait_until(lambda: " 3 receives" in said(), "a line of the observer")
+        observer.send_signal(signal.SIGINT)
+        self.assertEqual(observer.wait(timeout=support.TIMEOUT_SECONDS), 0)
+        line = next(line for line in said().splitlines() if " 3 receives" in line)
+        self.assertTrue(line.endswith(" 3 buffers of 6.0 KiB, undecided yet"), line)
+        row = next(line for line in said().splitlines() if line.endswith("too_few_steps"))
+        self.assertRegex(row, r" 1 +3 +- +- +2\.0 KiB +6\.0 KiB +- +-  too_few_steps$")
+        self.assertRegex(said(), r"(?m)^total +6\.0 KiB +- +-$")
+        self.assertIn("\n=> undecided: fewer than two complete steps were seen on some channels.\n", said())
 
 
 class PerfLinksTest(AttachCase):
