@@ -298,12 +298,12 @@ static json_t *functions_json(const struct rp_observer *observer) {
 }
 
 static json_t *libraries_json(const struct rp_observer *observer) {
-  static const char *const states[] = {"plain", "probed", "alias", "refused"};
+  static const char *const states[] = {"plain", "probed", "alias", "refused", "released"};
   const struct rp_libraries *libraries = rp_observer_libraries(observer);
   json_t *list = json_array();
   for (size_t i = 0; i < libraries->count; i++) {
     const struct rp_library *library = &libraries->files[i];
-    if (library->state == RP_LIBRARY_PLAIN) continue;
+    if (library->state == RP_LIBRARY_PLAIN || library->vacant) continue;
     json_t *path = json_string(library->path);
     json_array_append_new(
         list, json_pack("{s:o, s:s, s:I, s:o}", "path", path ? path : json_string("(not UTF-8)"), "state",
@@ -338,11 +338,12 @@ json_t *rp_attach_observer_json(const struct rp_observer *observer) {
   if (getrusage(RUSAGE_SELF, &usage) == 0)
     seconds = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
               (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
-  return json_pack("{s:s, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o}", "links",
+  return json_pack("{s:s, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o}", "links",
                    rp_observer_links(observer) == RP_LINK_MULTI ? "uprobe_multi" : "perf_event",
                    "buffer_bytes", (json_int_t)rp_observer_ring_bytes(observer), "records",
                    (json_int_t)rp_observer_records(observer), "processor_seconds", seconds,
-                   "processes_forgotten", (json_int_t)rp_observer_forgotten(observer), "functions",
+                   "processes_forgotten", (json_int_t)rp_observer_forgotten(observer), "libraries_released",
+                   (json_int_t)rp_observer_libraries(observer)->released, "functions",
                    functions_json(observer), "libraries", libraries_json(observer), "dropped_by_cpu",
                    dropped_json(observer), "cross_checks", checks_json(observer));
 }
