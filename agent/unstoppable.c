@@ -34,9 +34,9 @@ static const char *const no_callers[] = {"libcuda.so", "libcudart.so",    "libcu
 
 static _Atomic bool known;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t looked;        /* lock: state of the list of modules, plus 1; 0: never */
-static uint64_t *seen_modules; /* lock: what stands for those that were looked at */
-static size_t seen_count;      /* lock */
+static _Atomic uint64_t looked; /* state of the list of modules, plus 1; 0: never. Set with the lock */
+static uint64_t *seen_modules;  /* lock: what stands for those that were looked at */
+static size_t seen_count;       /* lock */
 
 /* ---- a file ---- */
 
@@ -255,9 +255,10 @@ static void look_at_new_ones(void) {
 bool rp_unstoppable_look(void) {
   if (rp_unstoppable_known()) return true;
   uint64_t changes = rp_interpose_module_changes() + 1;
+  if (changes == atomic_load_explicit(&looked, memory_order_acquire)) return rp_unstoppable_known();
   if (!rp_lock(&lock)) return rp_unstoppable_known();
-  if (changes != looked) look_at_new_ones();
-  looked = changes;
+  if (changes != atomic_load_explicit(&looked, memory_order_relaxed)) look_at_new_ones();
+  atomic_store_explicit(&looked, changes, memory_order_release);
   rp_unlock(&lock);
   return rp_unstoppable_known();
 }

@@ -124,11 +124,18 @@ class JobTest(support.TestCase):
         return [RECVPOOL, "run", "--mode", "enforce", "--interval", "0.05", "--report-dir", self.reports_dir, "--", TRAINER,
                 "--stages", "2", "--microbatches", "8", "--message-bytes", "4MiB", "--steps", str(steps)]
 
+    def end_all_of(self, process):
+        """Also what it started, if it is still there."""
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
     def start(self):
         process = subprocess.Popen(self.command(1000000), env=support.simulated(), stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
         self.addCleanup(process.wait)
-        self.addCleanup(lambda: os.killpg(process.pid, signal.SIGKILL))
+        self.addCleanup(self.end_all_of, process)
         self.wait_for(lambda reports: len(reports) == 2 and all(self.device(r).get("active") for r in reports))
 
     def device(self, report):
@@ -181,9 +188,9 @@ class JobTest(support.TestCase):
                 process = subprocess.Popen([RECVPOOL, "run", "--mode", "enforce", "--interval", "0.05", "--report-dir",
                                             self.reports_dir, *options, "--", program, "second_device"],
                                            env=support.simulated(RPSIM_DEVICES="2", GO=go), stdout=subprocess.DEVNULL,
-                                           stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+                                           stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
                 self.addCleanup(process.wait)
-                self.addCleanup(process.kill)
+                self.addCleanup(self.end_all_of, process)
                 self.wait_for(lambda reports: reports and self.device(reports[0]).get("active"))
                 with open(self.reports_dir + "/disable", "w"):
                     pass

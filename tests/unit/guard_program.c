@@ -125,3 +125,16 @@ void guard_program_plan(const struct guard_program *program, uint32_t slack, str
   plan_class(program, 0, slack, out);
   plan_class(program, 1, slack, out);
 }
+
+void guard_program_steps(struct guard_fixture *f, const struct guard_program *program, int steps) {
+  for (int step = 0; step < steps; step++)
+    guard_program_run(f, program);
+}
+
+void guard_program_start(struct guard_fixture *f, const struct guard_program *planned, uint32_t slack,
+                         const struct guard_program *program, struct guard_plan *plan) {
+  static const struct rp_guard_options seeing = {.every_touch_seen = true};
+  guard_program_plan(planned, slack, plan);
+  *f = guard_start(&seeing, &plan->plan);
+  guard_program_alloc(f, program);
+}

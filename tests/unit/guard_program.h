@@ -29,6 +29,8 @@ struct guard_program guard_program_evaluation(uint32_t microbatches);
 size_t guard_program_buffer(uint32_t class, uint32_t microbatch);
 /** Runs it once; every message must be there when it is read. */
 void guard_program_run(struct guard_fixture *f, const struct guard_program *program);
+/** So many steps of it. */
+void guard_program_steps(struct guard_fixture *f, const struct guard_program *program, int steps);
 void guard_program_alloc(struct guard_fixture *f, const struct guard_program *program);
 /** Labels of what guard_program_alloc made. */
 void guard_program_label(struct guard_fixture *f, const struct guard_program *program);
@@ -40,5 +42,9 @@ struct guard_plan {
 };
 /** As an observed run of `program` would have it; pointers into `out`. */
 void guard_program_plan(const struct guard_program *program, uint32_t slack, struct guard_plan *out);
+/** A guard that sees every touch and has that plan of `planned`, which stays the caller's; with the buffers
+ * of `program`. */
+void guard_program_start(struct guard_fixture *f, const struct guard_program *planned, uint32_t slack,
+                         const struct guard_program *program, struct guard_plan *plan);
 
 #endif

@@ -19,11 +19,9 @@ static void auto_shares_from_the_third_step_on(void **state) {
   guard_program_alloc(&f, &program);
   guard_program_label(&f, &program);
   guard_expect_idle(&f, "too_few_steps");
-  guard_program_run(&f, &program);
-  guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 2);
   assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 4);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.active);
   assert_string_equal(report.idle_reason, "");
@@ -57,8 +55,7 @@ static void gpipe_keeps_its_activations(void **state) {
   struct guard_fixture f = guard_start(&trained, NULL);
   guard_program_alloc(&f, &program);
   guard_program_label(&f, &program);
-  for (int step = 0; step < 5; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 5);
   assert_int_equal(f.device->physical_bytes, (6 + 1) * MAPPED);
   assert_int_equal(f.boundaries, 1);
   guard_end(&f);
@@ -141,12 +138,9 @@ static void evaluation_after_activation(void **state) {
     struct guard_fixture f = guard_start(&trained, NULL);
     guard_program_alloc(&f, &train);
     guard_program_label(&f, &train);
-    for (int step = 0; step < 4; step++)
-      guard_program_run(&f, &train);
-    for (int step = 0; step < 5; step++)
-      guard_program_run(&f, &evaluate);
-    for (int step = 0; step < 3; step++)
-      guard_program_run(&f, &train);
+    guard_program_steps(&f, &train, 4);
+    guard_program_steps(&f, &evaluate, 5);
+    guard_program_steps(&f, &train, 3);
     struct rp_guard_report report = guard_look(&f);
     assert_true(report.active);
     assert_int_equal(rp_guard_violations(f.guard), 0);
@@ -163,10 +157,8 @@ static void evaluations_teach_nothing(void **state) {
   struct guard_fixture f = guard_start(&trained, NULL);
   guard_program_alloc(&f, &train);
   guard_program_label(&f, &train);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &train);
-  for (int step = 0; step < 5; step++)
-    guard_program_run(&f, &evaluate);
+  guard_program_steps(&f, &train, 4);
+  guard_program_steps(&f, &evaluate, 5);
   guard_program_run(&f, &gpipe);
   assert_int_equal(rp_guard_violations(f.guard), 0);
   guard_end(&f);
@@ -220,8 +212,7 @@ static void rebuilt_stages(void **state) {
   for (int round = 0; round < 5; round++) {
     guard_program_alloc(&f, &train);
     guard_program_label(&f, &train);
-    for (int step = 0; step < 4; step++)
-      guard_program_run(&f, &train);
+    guard_program_steps(&f, &train, 4);
     assert_int_equal(f.device->physical_bytes, 4 * MAPPED);
     struct rp_guard_report report = guard_look(&f);
     assert_int_equal(report.activations, round + 1);
@@ -249,13 +240,11 @@ static void boundaries_can_wait(void **state) {
   guard_program_alloc(&f, &train);
   guard_program_label(&f, &train);
   f.busy = true;
-  for (int step = 0; step < 20; step++)
-    guard_program_run(&f, &train);
+  guard_program_steps(&f, &train, 20);
   assert_int_equal(f.boundaries, 5); /* less and less often: steps 2, 3, 5, 9, 17 */
   assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
   f.busy = false;
-  for (int step = 0; step < 20; step++)
-    guard_program_run(&f, &train);
+  guard_program_steps(&f, &train, 20);
   assert_int_equal(f.device->physical_bytes, 4 * MAPPED);
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(report.activations_postponed, 5);
@@ -270,8 +259,7 @@ static void boundaries_name_the_streams(void **state) {
   struct guard_fixture f = guard_start(&trained, NULL);
   guard_program_alloc(&f, &train);
   guard_program_label(&f, &train);
-  guard_program_run(&f, &train);
-  guard_program_run(&f, &train);
+  guard_program_steps(&f, &train, 2);
   const struct rp_order_site other = {CONTEXT, OTHER, THREAD, 0};
   (void)rp_order_access(f.order, &other);
   struct rp_guard_receive receive = {.address = f.address[0], .bytes = BYTES, .comm = 50, .site = other};
@@ -299,8 +287,7 @@ static void unknown_work_needs_the_context(void **state) {
   struct rp_guard_action action, later;
   guard_program_alloc(&f, &train);
   guard_program_label(&f, &train);
-  guard_program_run(&f, &train);
-  guard_program_run(&f, &train);
+  guard_program_steps(&f, &train, 2);
   unknown.address = f.address[2];
   struct rp_guard_receive receive = {
       .address = f.address[0], .bytes = BYTES, .comm = 50, .site = {CONTEXT, COMM, THREAD, 0}};
@@ -539,8 +526,7 @@ static void no_longer_shared(void **state) {
   guard_program_label(&f, &program);
   guard_alloc(&f, MOST - 1, 1);
   guard_kernel(&f, MOST - 1, 90);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 4);
   for (size_t i = 0; i < 12; i++)
     assert_int_equal(rp_guard_free(f.guard, f.address[guard_program_buffer(i / 6, i % 6)]), RP_OK);
   struct rp_guard_report report = guard_look(&f);
@@ -576,8 +562,7 @@ static void context_destruction(void **state) {
   struct guard_fixture f = guard_start(&trained, NULL);
   guard_program_alloc(&f, &program);
   guard_program_label(&f, &program);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 4);
   rp_guard_release_all(f.guard);
   guard_verify(&f);
   assert_int_equal(f.device->physical_bytes, 0);

@@ -256,8 +256,7 @@ static void foreign_access_of_a_dead_tenant_keeps_the_slot(void **state) {
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.pool.pins_pending);
   rp_guard_report_fini(&report);
-  for (int step = 0; step < 2; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 2);
   report = guard_look(&f);
   assert_false(report.pool.pins_pending);
   assert_int_equal(rp_guard_violations(f.guard), 0);
@@ -280,8 +279,7 @@ static void stale_access_falls_back(void **state) {
   struct guard_program program = guard_program_1f1b(EIGHT, 2);
   struct guard_fixture f = guard_sharing((struct rp_guard_options){0});
   stale(&f);
-  for (int step = 0; step < 6; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 6);
   assert_int_equal(f.device->physical_bytes, 2 * EIGHT * MAPPED);
   struct rp_guard_report report = guard_look(&f);
   assert_false(report.active);
@@ -296,8 +294,7 @@ static void stale_access_is_only_reported(void **state) {
   struct guard_program program = guard_program_1f1b(EIGHT, 2);
   struct guard_fixture f = guard_sharing((struct rp_guard_options){.on_violation = RP_POOL_ON_STALE_REPORT});
   stale(&f);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 3);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.active);
   assert_int_equal(report.pool.fallbacks, 0);
@@ -368,8 +365,7 @@ static void launches_are_told_apart(void **state) {
     uint64_t seen = 0;
     assert_true(host_device_load(f.device, f.address[2], &seen));
     assert_int_equal(seen, f.word[2]);
-    for (int step = 0; step < 3; step++)
-      guard_program_run(&f, &program);
+    guard_program_steps(&f, &program, 3);
     struct rp_guard_report report = guard_look(&f);
     assert_int_equal(report.pool.unclear, !cases[i].stale);
     assert_int_equal(report.active, !cases[i].falls_back);

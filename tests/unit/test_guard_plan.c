@@ -33,8 +33,7 @@ static void a_plan_that_fits(void **state) {
       uint64_t before = f.device->physical_peak_bytes;
       assert_true(before <= 2 * HOST_GRANULARITY); /* the alias check's */
       guard_program_alloc(&f, &program);
-      for (int step = 0; step < 4; step++)
-        guard_program_run(&f, &program);
+      guard_program_steps(&f, &program, 4);
       quiet(&f, plan.classes[0].slots + plan.classes[1].slots);
       assert_int_equal(f.waits, 0);
       guard_end(&f);
@@ -51,8 +50,7 @@ static void a_plan_of_inference(void **state) {
   struct guard_fixture f =
       guard_start(&(struct rp_guard_options){.every_touch_seen = true, .sends_told = true}, &plan.plan);
   guard_alloc(&f, 0, 8);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 4);
   quiet(&f, plan.classes[0].slots);
   guard_end(&f);
 }
@@ -62,11 +60,9 @@ static void a_plan_of_fewer_microbatches(void **state) {
   (void)state;
   struct guard_program small = guard_program_1f1b(5, 3), large = guard_program_1f1b(20, 3);
   struct guard_plan plan;
-  guard_program_plan(&small, 1, &plan);
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &large);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &large);
+  struct guard_fixture f;
+  guard_program_start(&f, &small, 1, &large, &plan);
+  guard_program_steps(&f, &large, 4);
   quiet(&f, plan.classes[0].slots + plan.classes[1].slots);
   guard_end(&f);
 }
@@ -76,11 +72,9 @@ static void more_in_flight_than_planned(void **state) {
   (void)state;
   struct guard_program small = guard_program_1f1b(12, 2), large = guard_program_1f1b(12, 4);
   struct guard_plan plan;
-  guard_program_plan(&small, 0, &plan);
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &large);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &large);
+  struct guard_fixture f;
+  guard_program_start(&f, &small, 0, &large, &plan);
+  guard_program_steps(&f, &large, 3);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.pool.grown > 0);
   assert_int_equal(rp_guard_violations(f.guard), 0);
@@ -128,11 +122,9 @@ static void a_list_without_evidence(void **state) {
   struct guard_fixture f = guard_start(&seeing, &plan.plan);
   guard_program_alloc(&f, &program);
   guard_program_label(&f, &program);
-  for (int step = 0; step < 2; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 2);
   assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
-  for (int step = 0; step < 2; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 2);
   assert_true(f.device->physical_bytes < 8 * MAPPED);
   assert_int_equal(rp_guard_violations(f.guard), 0);
   guard_end(&f);
@@ -154,8 +146,7 @@ static void read_twice_by_the_schedule(void **state) {
       }
       struct guard_fixture f = guard_start(&seeing, &plan.plan);
       guard_program_alloc(&f, &program);
-      for (int step = 0; step < 4; step++)
-        guard_program_run(&f, &program);
+      guard_program_steps(&f, &program, 4);
       struct rp_guard_report report = guard_look(&f);
       assert_int_equal(rp_guard_violations(f.guard), 0);
       assert_int_equal(report.pool.grown > 0, extra > 0);
@@ -174,11 +165,9 @@ static void sizes_of_rebuilt_stages(void **state) {
   for (int round = 0; round < 3; round++) {
     guard_program_alloc(&f, &program);
     guard_program_label(&f, &program);
-    guard_program_run(&f, &program);
-    guard_program_run(&f, &program);
+    guard_program_steps(&f, &program, 2);
     assert_int_equal(f.device->physical_bytes, 20 * MAPPED);
-    guard_program_run(&f, &program);
-    guard_program_run(&f, &program);
+    guard_program_steps(&f, &program, 2);
     assert_int_equal(f.device->physical_bytes, 4 * MAPPED);
     for (size_t i = 0; i < 20; i++)
       assert_int_equal(rp_guard_free(f.guard, f.address[guard_program_buffer(i / 10, i % 10)]), RP_OK);
@@ -225,8 +214,7 @@ static void a_plan_that_contradicts_itself(void **state) {
   }
   struct guard_fixture f = guard_start(&seeing, &plan.plan);
   guard_program_alloc(&f, &program);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 3);
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(rp_guard_violations(f.guard), 0);
   assert_true(report.pool.grown > 0);
@@ -266,8 +254,7 @@ static void plans_that_do_not_fit_later(void **state) {
   f.sizes_untold = true;
   guard_program_alloc(&f, &gpipe);
   guard_program_run(&f, &program);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &gpipe);
+  guard_program_steps(&f, &gpipe, 3);
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(report.pool.prevented[RP_POOL_EARLY_REUSE], 7);
   assert_int_equal(rp_guard_violations(f.guard), 0);
@@ -279,13 +266,10 @@ static void another_schedule_than_planned(void **state) {
   (void)state;
   struct guard_program planned = guard_program_1f1b(8, 2), gpipe = guard_program_1f1b(8, 8);
   struct guard_plan plan;
-  guard_program_plan(&planned, 1, &plan);
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &gpipe);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &gpipe);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &planned);
+  struct guard_fixture f;
+  guard_program_start(&f, &planned, 1, &gpipe, &plan);
+  guard_program_steps(&f, &gpipe, 3);
+  guard_program_steps(&f, &planned, 3);
   assert_int_equal(rp_guard_violations(f.guard), 0);
   guard_end(&f);
 }
@@ -332,11 +316,9 @@ static void peers_are_told_apart(void **state) {
   (void)state;
   struct guard_program planned = guard_program_1f1b(8, 3), other = guard_program_1f1b(8, 1);
   struct guard_plan plan;
-  guard_program_plan(&planned, 0, &plan);
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &other);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &other);
+  struct guard_fixture f;
+  guard_program_start(&f, &planned, 0, &other, &plan);
+  guard_program_steps(&f, &other, 3);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.plan_departed);
   assert_int_equal(report.classes[0].peer, UPSTREAM);
@@ -355,8 +337,7 @@ static void departing_without_rings(void **state) {
     plan.receives[i].source = 0;
   struct guard_fixture f = guard_start(&seeing, &plan.plan);
   guard_program_alloc(&f, &longer);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &longer);
+  guard_program_steps(&f, &longer, 3);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.plan_departed);
   assert_int_equal(rp_guard_violations(f.guard), 0);
@@ -377,8 +358,7 @@ static void what_the_plan_leaves_out_shares_later(void **state) {
   guard_program_label(&f, &longer);
   guard_program_run(&f, &longer);
   uint64_t first = f.device->physical_bytes;
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &longer);
+  guard_program_steps(&f, &longer, 4);
   struct rp_guard_report report = guard_look(&f);
   assert_true(f.device->physical_bytes < first / 2);
   assert_int_equal(report.activations, 1);
@@ -489,8 +469,7 @@ static void used_before_and_joined(void **state) {
       struct guard_fixture f = guard_start(&seeing, &plan.plan);
       guard_program_alloc(&f, &program);
       use_some_first(&f, used);
-      for (int step = 0; step < 2; step++)
-        guard_program_run(&f, &program);
+      guard_program_steps(&f, &program, 2);
       assert_true(f.device->physical_bytes >= 2 * used * MAPPED);
       for (int step = 0; step < 6; step++) {
         guard_program_run(&f, &program);
@@ -513,20 +492,17 @@ static void joining_may_fail(void **state) {
   for (uint64_t position = 1; position < 40; position++) {
     struct guard_program program = guard_program_1f1b(12, 2);
     struct guard_plan plan;
-    guard_program_plan(&program, 0, &plan);
-    struct guard_fixture f = guard_start(&seeing, &plan.plan);
-    guard_program_alloc(&f, &program);
+    struct guard_fixture f;
+    guard_program_start(&f, &program, 0, &program, &plan);
     use_some_first(&f, 3);
-    for (int step = 0; step < 2; step++)
-      guard_program_run(&f, &program);
+    guard_program_steps(&f, &program, 2);
     uint64_t before = f.device->physical_bytes;
     f.busy = true;
     guard_program_run(&f, &program);
     assert_int_equal(f.device->physical_bytes, before);
     f.busy = false;
     f.device->fail_at = f.device->calls + position;
-    for (int step = 0; step < 6; step++)
-      guard_program_run(&f, &program);
+    guard_program_steps(&f, &program, 6);
     assert_int_equal(rp_guard_violations(f.guard), 0);
     assert_int_equal(f.device->physical_bytes, (plan.classes[0].slots + plan.classes[1].slots) * MAPPED);
     guard_end(&f);
@@ -539,15 +515,13 @@ static void recycled_blocks_do_not_join(void **state) {
   (void)state;
   struct guard_program program = guard_program_1f1b(12, 3), few = guard_program_1f1b(3, 2);
   struct guard_plan plan;
-  guard_program_plan(&program, 0, &plan);
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &few);
+  struct guard_fixture f;
+  guard_program_start(&f, &program, 0, &few, &plan);
   for (uint32_t m = 0; m < 3; m++) {
     guard_kernel(&f, guard_program_buffer(0, m), 77);
     guard_kernel(&f, guard_program_buffer(1, m), 78);
   }
-  for (int step = 0; step < 6; step++)
-    guard_program_run(&f, &few);
+  guard_program_steps(&f, &few, 6);
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(report.pool.bound, 0);
   assert_int_equal(f.device->physical_bytes, 6 * MAPPED);
@@ -561,13 +535,11 @@ static void what_would_collide_does_not_join(void **state) {
   (void)state;
   struct guard_program small = guard_program_1f1b(12, 2), large = guard_program_1f1b(12, 4);
   struct guard_plan plan;
-  guard_program_plan(&small, 0, &plan);
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &large);
+  struct guard_fixture f;
+  guard_program_start(&f, &small, 0, &large, &plan);
   guard_program_label(&f, &large);
   use_some_first(&f, 12);
-  for (int step = 0; step < 8; step++)
-    guard_program_run(&f, &large);
+  guard_program_steps(&f, &large, 8);
   assert_int_equal(f.boundaries, 1); /* not again for what will not */
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(report.pool.grown, 0);
@@ -582,9 +554,8 @@ static void some_never_join(void **state) {
   const struct rp_pool_site site = {0};
   struct guard_program program = guard_program_1f1b(12, 2);
   struct guard_plan plan;
-  guard_program_plan(&program, 0, &plan);
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &program);
+  struct guard_fixture f;
+  guard_program_start(&f, &program, 0, &program, &plan);
   use_some_first(&f, 2);
   struct rp_guard_action action;
   memset(&action, 0, sizeof action);
@@ -593,8 +564,7 @@ static void some_never_join(void **state) {
       rp_guard_flag_prepare(f.guard, f.address[registered], RP_POOL_FLAG_REGISTERED, &site, &action), RP_OK);
   assert_int_equal(action.next, RP_GUARD_GO);
   int memory = host_device_memory_at(f.device, f.address[registered]);
-  for (int step = 0; step < 6; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 6);
   assert_int_equal(host_device_memory_at(f.device, f.address[registered]), memory);
   assert_int_equal(f.device->physical_bytes, (plan.classes[0].slots + plan.classes[1].slots + 1) * MAPPED);
   assert_int_equal(rp_guard_violations(f.guard), 0);

@@ -154,8 +154,7 @@ static void what_is_declined_does_not_disturb_the_rest(void **state) {
                                        &(struct rp_guard_plan){classes, 3, receives, count});
   assert_false(rp_guard_wants(f.guard, ODD_BYTES));
   guard_program_alloc(&f, &program);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 4);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.active);
   assert_int_equal(report.conflict_count, 0);

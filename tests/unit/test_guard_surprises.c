@@ -21,8 +21,7 @@ static void registered_buffers_are_left_alone(void **state) {
   assert_int_equal(rp_guard_flag_prepare(f.guard, f.address[3], RP_POOL_FLAG_REGISTERED, &site, &f.action),
                    RP_OK);
   assert_int_equal(f.action.next, RP_GUARD_GO);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 4);
   assert_int_equal(f.device->physical_bytes, (1 + 2 + 1) * MAPPED);
   guard_expect_none(&f);
   assert_int_equal(rp_guard_flag_prepare(f.guard, 5, RP_POOL_FLAG_ESCAPED, &site, &f.action),
@@ -51,8 +50,7 @@ static void escaping_after_activation(void **state) {
   guard_verify(&f);
   guard_read(&f, 0, 11);
   guard_read(&f, 1, 11);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 3);
   guard_end(&f);
 }
 
@@ -89,8 +87,7 @@ static void captured_before_the_first_receive(void **state) {
     guard_program_alloc(&f, &program);
     guard_program_label(&f, &program);
     if (!late) rp_guard_captures(f.guard, 1);
-    for (int step = 0; step < 4; step++)
-      guard_program_run(&f, &program);
+    guard_program_steps(&f, &program, 4);
     struct rp_guard_report report = guard_look(&f);
     assert_int_equal(report.active, late);
     if (!late) assert_string_equal(report.idle_reason, "graph_captured");
@@ -107,8 +104,7 @@ static void blind(void **state) {
   struct guard_fixture f = guard_start(&(struct rp_guard_options){.blind = true}, NULL);
   guard_program_alloc(&f, &program);
   guard_program_label(&f, &program);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 4);
   struct rp_guard_report report = guard_look(&f);
   assert_false(report.active);
   assert_string_equal(report.idle_reason, "no_access_evidence");
@@ -131,8 +127,7 @@ static void captured_receives(void **state) {
   assert_int_equal(after.pool.accesses, before.pool.accesses + 1);
   rp_guard_report_fini(&before);
   rp_guard_report_fini(&after);
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 3);
   assert_int_equal(rp_guard_violations(f.guard), 0);
   guard_end(&f);
 }
@@ -162,8 +157,7 @@ static void interrupted_steps(void **state) {
   assert_int_equal(guard_try_receive(&f, 1, (struct rp_guard_receive){.peer = UPSTREAM}), RP_ERROR_STATE);
   assert_int_equal(f.action.next, RP_GUARD_REFUSE);
   f.busy = false;
-  for (int step = 0; step < 3; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 3);
   assert_int_equal(f.device->physical_bytes, 2 * EIGHT * MAPPED);
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(report.conflict_count, 1);
@@ -183,8 +177,7 @@ static void interrupted_before_anything_is_shared(void **state) {
   guard_receive(&f, 0, UPSTREAM, true);
   guard_receive(&f, 1, UPSTREAM, true);
   rp_guard_interrupt(f.guard, NULL);
-  for (int step = 0; step < 4; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 4);
   guard_expect_none(&f);
   assert_int_equal(f.device->physical_bytes, 3 * MAPPED);
   guard_end(&f);
@@ -197,8 +190,7 @@ static void switched_off(void **state) {
   guard_receive(&f, 0, UPSTREAM, true);
   rp_guard_request_fallback(f.guard, RP_POOL_SWITCHED_OFF);
   guard_receive(&f, 1, UPSTREAM, true);
-  for (int step = 0; step < 5; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 5);
   assert_int_equal(f.device->physical_bytes, 2 * EIGHT * MAPPED);
   struct rp_guard_report report = guard_look(&f);
   assert_string_equal(report.idle_reason, "switched_off");
@@ -214,16 +206,14 @@ static void switched_off_without_memory(void **state) {
   struct guard_fixture f = guard_sharing((struct rp_guard_options){0});
   f.device->capacity_bytes = 6 * MAPPED;
   rp_guard_request_fallback(f.guard, RP_POOL_SWITCHED_OFF);
-  for (int step = 0; step < 12; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 12);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.boundary_failures > 0);
   assert_true(report.pool.fallback_pending);
   assert_int_equal(rp_guard_violations(f.guard), 0);
   rp_guard_report_fini(&report);
   f.device->capacity_bytes = 1u << 21;
-  for (int step = 0; step < 12; step++)
-    guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 12);
   report = guard_look(&f);
   assert_false(report.pool.fallback_pending);
   rp_guard_report_fini(&report);
@@ -298,8 +288,7 @@ static void strict_takes_mappings_away(void **state) {
     assert_true(rp_guard_owns(f.guard, f.address[i], NULL, NULL, &backed));
     assert_false(backed);
   }
-  guard_program_run(&f, &program);
-  guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 2);
   guard_expect_none(&f);
   assert_true(rp_guard_strict_pending(f.guard));
   rp_order_sync_context(f.order, THREAD, CONTEXT);
@@ -311,8 +300,7 @@ static void strict_takes_mappings_away(void **state) {
   assert_true(report.concealed >= 16);
   rp_guard_report_fini(&report);
   rp_guard_request_fallback(f.guard, RP_POOL_SWITCHED_OFF);
-  guard_program_run(&f, &program);
-  guard_program_run(&f, &program);
+  guard_program_steps(&f, &program, 2);
   assert_int_equal(f.device->physical_bytes, 2 * EIGHT * MAPPED);
   guard_end(&f);
 }
@@ -398,8 +386,7 @@ static void shadow_counts_the_same(void **state) {
     f.shadow = shadow;
     guard_program_alloc(&f, &program);
     guard_program_label(&f, &program);
-    for (int step = 0; step < 4; step++)
-      guard_program_run(&f, &program);
+    guard_program_steps(&f, &program, 4);
     guard_overlapping(&f);
     guard_receive(&f, 2, UPSTREAM, false); /* unordered */
     guard_receive(&f, 3, UPSTREAM, true);
