@@ -1,13 +1,16 @@
 """Observing the trainer from outside gives what the agent inside says, over all its schedules; at the same time."""
 
+import contextlib
 import glob
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import support
 import trace_check
@@ -273,6 +276,36 @@ class OutputTest(RunningCase):
         self.assertIn("\n=> pooling would save about ", text)
         self.assertIn("release is known from answering sends only", text)
         self.assertNotIn("\x1b", text)
+
+    def test_the_table_of_a_terminal(self):
+        """One in place of the one before, and the last stays."""
+        job, said = self.start_job(["--stages", "2", "--message-bytes", "64KiB"])
+        own, its = pty.openpty()
+        self.addCleanup(os.close, own)
+        try:
+            self.wait_for_steps(said, 1)
+            observer = subprocess.Popen([RECVPOOL, "attach", "--pid", str(job.pid), "--interval", "100ms"], stdout=its,
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=support.clean_environment())
+            os.close(its)
+            text, end = "", time.monotonic() + support.TIMEOUT_SECONDS
+            while text.count("\x1b[H\x1b[2J") < 3 or "activation" not in text.split("\x1b[H\x1b[2J")[-2]:
+                self.assertLess(time.monotonic(), end, text[-2000:])
+                text += os.read(own, 65536).decode()
+            observer.send_signal(signal.SIGINT)
+            with contextlib.suppress(OSError):  # nobody is left who could write
+                while more := os.read(own, 65536).decode():
+                    text += more
+            self.assertEqual(observer.wait(timeout=support.TIMEOUT_SECONDS), 0)
+        finally:
+            job.terminate()
+            job.wait(timeout=support.TIMEOUT_SECONDS)
+        tables = text.split("\x1b[H\x1b[2J")
+        self.assertEqual(tables[0], "")
+        for table in tables[1:]:
+            self.assertRegex(table, r"^observing for \d+ s with \d+ probes; Ctrl-C ends it\r\n")
+        rows = re.findall(r"(?m)^([01]) +\S+ +(activation|gradient) ", tables[-2])
+        self.assertEqual(rows, [("0", "gradient"), ("1", "activation")])
+        self.assertNotIn(" receives (", text)  # the lines of a pipe
 
     def test_trace(self):
         path = os.path.join(self.folder, "trace.json")
