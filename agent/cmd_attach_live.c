@@ -25,7 +25,10 @@ static void format_gain(const struct rp_target *target, const struct rp_snapshot
   for (size_t i = 0; i < snapshot->channel_count; i++)
     undecided += snapshot->channels[i].reason == RP_REASON_TOO_FEW_STEPS;
   format_bytes(snapshot->would_save_bytes, saved, sizeof saved);
-  if (rp_attach_shares(target, &physical_bytes, &buffer_bytes)) {
+  bool enforces = rp_attach_shares(target, &physical_bytes, &buffer_bytes);
+  if (enforces && physical_bytes >= buffer_bytes) {
+    snprintf(out, size, "the agent enforces and shares nothing yet");
+  } else if (enforces) {
     format_bytes(physical_bytes, saved, sizeof saved);
     format_bytes(buffer_bytes, all, sizeof all);
     snprintf(out, size, "shared by the agent: %s held for %s", saved, all);

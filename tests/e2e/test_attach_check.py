@@ -53,13 +53,13 @@ class AgentTest(test_attach.TrainerCase):
 class SharingTest(test_attach.RunningCase):
     """A job with the agent in it: where that shares memory there is nothing left to gain."""
 
-    def start(self, mode, **environment):
-        """A job that goes on for long, once its agents have written what they do, and its reports by process id."""
+    def start(self, mode, *options, shares=True):
+        """A job that goes on for long, once its agents have written what they do, and the file that it says its steps in."""
         said = os.path.join(self.folder, "said")
         with open(said, "w") as out:
             job = subprocess.Popen([RECVPOOL, "run", "--mode", mode, "--interval", "0.1", "--report-dir", self.reports_dir,
-                                    "--", TRAINER, "--stages", "2", "--message-bytes", "4MiB", "--steps", "100000"],
-                                   env=support.simulated(**environment), stdout=out, stderr=subprocess.DEVNULL)
+                                    "--", TRAINER, "--stages", "2", "--message-bytes", "4MiB", "--steps", "100000",
+                                    *options], env=support.simulated(), stdout=out, stderr=subprocess.DEVNULL)
 
         def end():
             job.terminate()
@@ -69,7 +69,7 @@ class SharingTest(test_attach.RunningCase):
         def ready():
             found = self.read_reports() if os.path.isdir(self.reports_dir) else []
             devices = [device for report in found for device in report["enforcement"]["devices"]]
-            return len(found) == 2 and (mode == "observe" or [d["active"] for d in devices] == [True] * 2)
+            return len(found) == 2 and (mode == "observe" or [d["active"] for d in devices] == [shares] * 2)
         wait_until(ready, "the agents to share")
         return job, said
 
@@ -100,6 +100,14 @@ class SharingTest(test_attach.RunningCase):
         self.assertTrue(lines)
         self.assertEqual({line.split(", ")[-1] for line in lines}, {"shared by the agent: 12.0 MiB held for 32.0 MiB"})
         self.assertIn("\n=> sharing saved 40.0 MiB of the 64.0 MiB that receive buffers would hold.\n", text)
+        self.assertNotIn("--mode enforce", text)
+
+    def test_an_agent_that_enforces_and_has_nothing_to_share(self):
+        job, said = self.start("enforce", "--allocation", "just_in_time", shares=False)
+        text = self.observe(job, said, "--interval", "50ms", report=False)
+        lines = [line for line in text.splitlines() if " receives (" in line]
+        self.assertEqual({line.split(", ")[-1] for line in lines}, {"the agent enforces and shares nothing yet"})
+        self.assertNotIn("sharing saved", text)
         self.assertNotIn("--mode enforce", text)
 
     def test_an_agent_that_only_observes(self):
