@@ -3,6 +3,7 @@
  *
  *   cmd_attach.c           options and the loop
  *   cmd_attach_identity.c  who a process is, and which libraries it has
+ *   cmd_attach_agent.c     the report of an agent in the process, and whether it shares memory
  *   cmd_attach_check.c     what an agent in the process says, against what the probes saw
  *   cmd_attach_report.c    a target -> its report
  *   cmd_attach_live.c      what is shown meanwhile
@@ -13,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "agent/command.h"
 #include "agent/report.h"
@@ -43,6 +45,8 @@ struct rp_attach_process {
   bool checked_after_end, transfers_compared;
   bool doubtful;        /**< the last comparison of memory failed */
   char difference[256]; /**< the last of them in words */
+  json_t *inside;       /**< what the agent's last report says of enforcing; NULL: none is known */
+  struct stat inside_info;
 };
 
 /** CLOCK_MONOTONIC, which the probes tell the time by. */
@@ -52,6 +56,17 @@ uint64_t rp__attach_now_ns(void);
 struct rp_attach_process *rp_attach_identify(const struct rp_target *target);
 /** Frees it; NULL is allowed. */
 void rp_attach_forget(struct rp_attach_process *process);
+/** Reads what agents in the observed processes say of sharing memory, where that has changed. */
+void rp_attach_look_inside(const struct rp_observer *observer);
+/** Whether an agent shares memory in the target's process, or was asked to and is about to: by its report, or
+ * else by what it made for what it reserved. Then: the memory that it holds, and what its buffers would hold
+ * each for itself. */
+bool rp_attach_shares(const struct rp_target *target, uint64_t *physical_bytes, uint64_t *buffer_bytes);
+/** Adds to our report of the target what there is to say of an agent in it. */
+void rp_attach_add_inside(const struct rp_target *target, json_t *report);
+/** The agent's report of the program that the target is, begun since it is observed; NULL if there is none.
+ * Owned by the caller. */
+json_t *rp__attach_read_claim(const struct rp_target *target);
 /** Reads the reports of agents in the observed processes, takes what the probes have seen until then, and
  * holds the two against each other. Of a stopped observer (`stopped`) only processes that have ended can be
  * checked: of others it has not seen all. */
@@ -67,6 +82,8 @@ json_t *rp_attach_report(const struct rp_observer *observer, const struct rp_tar
 /** The reports of all targets that have anything to say, as a set (release with rp_read_fini). */
 rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_attach_arguments *arguments,
                             struct rp_read_set *set);
+/** Processes that rp_attach_write writes a report of. */
+size_t rp_attach_worth_writing(const struct rp_observer *observer);
 /** Writes a report for each of them into the folder of --report-dir, atomically. RP_ERROR_IO with errno set.
  */
 rp_status rp_attach_write(const struct rp_observer *observer, const struct rp_attach_arguments *arguments);

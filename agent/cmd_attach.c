@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/cmd_report_digest.h"
 #include "agent/cmd_report_output.h"
 #include "agent/cmd_report_trace.h"
 #include "agent/config.h"
@@ -117,6 +118,15 @@ static bool set_variable(struct rp_config *config, const char *variable, const c
   return rp_config_set(config, variable, value, message, size) == RP_OK;
 }
 
+/* What is enough is found by waiting for memory, which only happens where it is shared. */
+static bool set_slack(struct rp_config *config, const char *value, char *message, size_t size) {
+  bool known = set_variable(config, "RECVPOOL_SLACK", value, message, size);
+  if (!known || config->slack_auto)
+    snprintf(message, size,
+             "must be 0 to 1024; what is enough, a run finds: recvpool run --mode enforce --slack auto");
+  return known && !config->slack_auto;
+}
+
 static bool set_option(struct rp_attach_arguments *a, struct rp_config *config, int option, const char *value,
                        char *message, size_t size) {
   switch (option) {
@@ -150,7 +160,7 @@ static bool set_option(struct rp_attach_arguments *a, struct rp_config *config, 
   case 'b':
     return set_variable(config, "RECVPOOL_MIN_BYTES", value, message, size);
   case 's':
-    return set_variable(config, "RECVPOOL_SLACK", value, message, size);
+    return set_slack(config, value, message, size);
   default:
     return set_variable(config, "RECVPOOL_REPORT_DIR", value, message, size);
   }
@@ -212,14 +222,16 @@ static int take_options(struct rp_attach_arguments *a, int argc, char **argv) {
 
 static volatile sig_atomic_t interrupted;
 
+/* A second Ctrl-C ends the command at once, without the file that it was writing: the kernel takes the probes
+ * out then, too. */
 static void on_signal(int signal_number) {
   interrupted = signal_number;
+  rp__output_give_up_on(signal_number);
 }
 
-/* A second Ctrl-C ends the command at once: the kernel takes the probes out then, too. Under nohup a hang-up
- * stays ignored. */
+/* Under nohup a hang-up stays ignored. */
 static void catch_signals(void) {
-  struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, before;
+  struct sigaction action = {.sa_handler = on_signal}, before;
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
   if (sigaction(SIGHUP, NULL, &before) != 0 || before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
@@ -280,13 +292,17 @@ static void call(void *context, const struct rp_probe_record *record) {
   rp_attach_show_call(record);
 }
 
-static void announce(const struct rp_observer *observer) {
+static void announce(const struct rp_observer *observer, const struct rp_attach_arguments *a) {
   const struct rp_libraries *libraries = rp_observer_libraries(observer);
   size_t targets = 0;
   while (rp_observer_target(observer, targets))
     targets++;
   rp_cmd_error("attach", "observing %zu process%s: %zu probes in %zu files", targets,
                targets == 1 ? "" : "es", rp_observer_probes(observer), libraries->probed);
+  if (targets == 0 && a->duration_seconds <= 0)
+    rp_cmd_error("attach", "waiting for %s %s; Ctrl-C ends it",
+                 a->observer.name ? "a process called" : "a process in",
+                 a->observer.name ? a->observer.name : a->observer.cgroup);
 }
 
 static int print_json(const struct rp_observer *observer, struct rp_read_set *set) {
@@ -294,12 +310,62 @@ static int print_json(const struct rp_observer *observer, struct rp_read_set *se
   return own && rp_report_write_json(set, "observer", own, stdout) ? 0 : RP_EXIT_FAILURE;
 }
 
+/* What was written where: beside a JSON document on stderr, as how many processes are observed is. */
+static void say_written(const struct rp_attach_arguments *a, const char *what, const char *path,
+                        const char *rest) {
+  if (a->json)
+    rp_cmd_error("attach", "%s %s%s", what, path, rest);
+  else
+    printf("%s %s%s.\n", what, path, rest);
+}
+
 static int write_trace(struct rp_read_set *set, const struct rp_attach_arguments *a,
                        struct rp__output *trace) {
+  size_t lifetimes = 0;
   if (!a->trace) return 0;
-  if (rp__output_end(trace, rp__report_write_trace(set, SIZE_MAX, RP_TRACE_LIFETIMES, trace->file))) return 0;
-  rp_cmd_error("attach", "cannot write %s: %s", a->trace, strerror(errno));
+  for (size_t i = 0; i < set->count; i++)
+    lifetimes += set->reports[i].digest->lifetimes;
+  if (!rp__output_end(trace, rp__report_write_trace(set, SIZE_MAX, RP_TRACE_LIFETIMES, trace->file))) {
+    rp_cmd_error("attach", "cannot write %s: %s", a->trace, strerror(errno));
+    return RP_EXIT_FAILURE;
+  }
+  say_written(a, "Trace written to", a->trace,
+              lifetimes ? "" : ", without anything in it: no step was seen from its beginning to its end");
+  return 0;
+}
+
+static void say_reports(const struct rp_observer *observer, const struct rp_attach_arguments *a) {
+  size_t count = rp_attach_worth_writing(observer);
+  char rest[64];
+  snprintf(rest, sizeof rest, ": %zu", count);
+  if (count)
+    say_written(a, "Reports written to", a->report_dir, rest);
+  else
+    say_written(a, "No report written to", a->report_dir, ": no process posted a receive or a send");
+}
+
+/* Nobody was there to be observed. */
+static int say_nobody(const struct rp_attach_arguments *a, const char *when) {
+  const struct rp_observer_options *o = &a->observer;
+  if (o->name)
+    rp_cmd_error("attach", "no process was called '%s'%s (ps -eo pid,comm lists the names)", o->name, when);
+  else
+    rp_cmd_error("attach", "no process was in %s%s", o->cgroup ? o->cgroup : "/proc", when);
   return RP_EXIT_FAILURE;
+}
+
+/* The answer. */
+static int print(const struct rp_observer *observer, const struct rp_attach_arguments *a,
+                 struct rp_read_set *set) {
+  bool nobody = rp_observer_met(observer) == 0;
+  int status = nobody ? say_nobody(a, " in all that time") : 0;
+  if (a->json)
+    status |= print_json(observer, set);
+  else if (set->count)
+    rp_report_print(set, stdout);
+  else if (!nobody)
+    puts("no process that was observed posted a receive or a send");
+  return status;
 }
 
 static int report(struct rp_observer *observer, const struct rp_attach_arguments *a,
@@ -321,18 +387,14 @@ static int report(struct rp_observer *observer, const struct rp_attach_arguments
     if (a->trace) (void)rp__output_end(trace, false);
     return RP_EXIT_FAILURE;
   }
-  status |= write_files(observer, a);
-  if (a->json)
-    status |= print_json(observer, &set);
-  else if (set.count)
-    rp_report_print(&set, stdout);
-  else
-    puts("no process that was observed posted a receive or a send");
+  int wrote = write_files(observer, a); /* before a reader of stdout can keep this waiting */
+  status |= wrote | print(observer, a, &set);
+  if (a->report_dir[0] && wrote == 0) say_reports(observer, a);
+  status |= write_trace(&set, a, trace);
   if (fflush(stdout) != 0 || ferror(stdout)) {
     rp_cmd_error("attach", "cannot write to stdout");
     status = RP_EXIT_FAILURE;
   }
-  status |= write_trace(&set, a, trace);
   rp_read_fini(&set);
   return status;
 }
@@ -345,7 +407,7 @@ static int run(struct rp_observer *observer, const struct rp_attach_arguments *a
     return RP_EXIT_FAILURE;
   }
   catch_signals();
-  announce(observer);
+  announce(observer, a);
   observe(observer, a);
   rp_attach_check(observer, false);
   rp_observer_stop(observer);

@@ -3,16 +3,10 @@
  * these from the calls that reached the driver and NCCL. */
 #include "agent/attach.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "agent/cmd_report_text.h"
 
@@ -20,55 +14,6 @@
 #define RECORD_AGE_NS 200000000u
 /* The last report of a process can be put in its place a moment after its end. */
 #define LAST_REPORT_NS 200000000u
-
-/* ---- the agent's report ---- */
-
-/* "HOST-PID-START.json": START, if the name is of the process; else 0. */
-static uint64_t start_in_name(const char *name, pid_t pid) {
-  char tail[64], *end;
-  const char *last = strrchr(name, '-');
-  if (!last || last == name || name[0] == '.') return 0;
-  uint64_t start = strtoull(last + 1, &end, 10);
-  if (strcmp(end, ".json") != 0) return 0;
-  int length = snprintf(tail, sizeof tail, "-%ld", (long)pid);
-  return last - name > length && strncmp(last - length, tail, (size_t)length) == 0 ? start : 0;
-}
-
-/* The folder lies below the process's own root, which is kept open: the process may be gone by then. */
-static DIR *open_folder(const struct rp_attach_process *process) {
-  if (process->root < 0 || process->agent_dir[0] != '/') return NULL;
-  int folder = openat(process->root, process->agent_dir + 1, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR *out = folder >= 0 ? fdopendir(folder) : NULL;
-  if (folder >= 0 && !out) (void)close(folder);
-  return out;
-}
-
-/* The newest report of the process; NULL if there is none. A process that becomes another program keeps its
- * id: reports that began before or after it are of others. */
-static json_t *read_report(const struct rp_target *target) {
-  const struct rp_attach_process *process = target->user;
-  DIR *folder = open_folder(process);
-  char name[NAME_MAX + 1] = "";
-  uint64_t newest = 0;
-  if (!folder) return NULL;
-  for (const struct dirent *entry; (entry = readdir(folder));) {
-    uint64_t start = start_in_name(entry->d_name, target->process.inner_pid);
-    bool others = start < target->started_ns || (target->ended_ns && start > target->ended_ns);
-    if (start <= newest || others) continue;
-    newest = start;
-    snprintf(name, sizeof name, "%s", entry->d_name);
-  }
-  int file = newest ? openat(dirfd(folder), name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-  FILE *stream =
-      file >= 0 ? fdopen(file, "r") : NULL; /* read from the descriptor, each byte is a system call */
-  json_t *json = stream ? json_loadf(stream, 0, NULL) : NULL;
-  if (stream)
-    (void)fclose(stream);
-  else if (file >= 0)
-    (void)close(file);
-  (void)closedir(folder);
-  return json;
-}
 
 /* ---- comparing ---- */
 
@@ -137,13 +82,17 @@ static void compare_transfers(const struct rp_target *target, const json_t *repo
   uint64_t receives = rp__count_of(kinds, "recv"), sends = rp__count_of(kinds, "send");
   process->transfers_compared = true;
   if (rp__count_of(kinds, "graph_launch"))
-    return; /* it also counts those that a graph makes, where nothing is called */
+    return;                      /* it also counts those that a graph makes, where nothing is called */
+  if (target->in_flight) return; /* which the agent may have counted */
   process->compared++;
-  if (receives != target->receives || sends != target->sends)
+  /* the agent counts calls, before they are made */
+  uint64_t received = target->receives + target->failed_receives + target->open_receives,
+           sent = target->sends + target->failed_sends + target->open_sends;
+  if (receives != received || sends != sent)
     differ(process,
            "the agent says that it saw %" PRIu64 " receives and %" PRIu64 " sends; the probes saw %" PRIu64
            " and %" PRIu64,
-           receives, sends, target->receives, target->sends);
+           receives, sends, received, sent);
 }
 
 /* Whether the probes have told all that they saw up to the moment of which the report tells. */
@@ -179,7 +128,7 @@ static void read_claims(const struct rp_observer *observer) {
     bool whole = !target->joined_late && !target->late_library;
     if (!process || !target->agent.end || !whole || process->checked_after_end) continue;
     process->checked_after_end = target->ended_ns && rp__attach_now_ns() > target->ended_ns + LAST_REPORT_NS;
-    process->claim = read_report(target);
+    process->claim = rp__attach_read_claim(target);
     process->read_ns = rp__attach_now_ns();
   }
 }

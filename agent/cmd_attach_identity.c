@@ -96,6 +96,8 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
   if (gethostname(info->host, sizeof info->host - 1) != 0)
     snprintf(info->host, sizeof info->host, "localhost");
   info->pid = target->process.pid;
+  rp_incarnation_own(&info->incarnation); /* of this kernel, and counted in this namespace */
+  info->incarnation.start_ticks = target->process.start_ticks;
   const pid_t speaker = rp_process_speaker(info->pid);
   read_command(speaker, info->command, sizeof info->command);
   if (!info->command[0]) snprintf(info->command, sizeof info->command, "%s", target->process.name);
@@ -112,6 +114,7 @@ struct rp_attach_process *rp_attach_identify(const struct rp_target *target) {
 void rp_attach_forget(struct rp_attach_process *process) {
   if (process && process->root >= 0) (void)close(process->root);
   if (process) json_decref(process->claim);
+  if (process) json_decref(process->inside);
   free(process);
 }
 

@@ -3,6 +3,7 @@
 #include "agent/config.h"
 #include "agent/attach.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +104,9 @@ static void collect_warnings(struct warnings *warnings, const struct rp_observer
   if (target->late_library && !target->joined_late)
     warn(warnings, "%s was loaded before its probes were in place: its first calls may be missing",
          libraries->files[target->late_library - 1].path);
+  if (target->failed_receives || target->failed_sends)
+    warn(warnings, "%llu receives and %llu sends failed, or their group did: they are not counted",
+         (unsigned long long)target->failed_receives, (unsigned long long)target->failed_sends);
   if (process && process->differences) warn(warnings, "cross-check failed: %s", process->difference);
   if (target->process.inner_pid != target->process.pid)
     warn(warnings, "inside its container the process has id %ld", (long)target->process.inner_pid);
@@ -193,13 +197,23 @@ static rp_status to_json(const struct rp_report *report, void *context) {
 json_t *rp_attach_report(const struct rp_observer *observer, const struct rp_target *target,
                          const struct rp_attach_arguments *arguments) {
   json_t *json = NULL;
-  return with_report(observer, target, arguments, to_json, &json) == RP_OK ? json : NULL;
+  if (with_report(observer, target, arguments, to_json, &json) != RP_OK) return NULL;
+  rp_attach_add_inside(target, json);
+  return json;
 }
 
-static rp_status to_file(const struct rp_report *report, void *context) {
+static rp_status write_one(const struct rp_observer *observer, const struct rp_target *target,
+                           const struct rp_attach_arguments *arguments) {
   char name[512];
-  rp_report_file_name(&report->process, name, sizeof name);
-  return rp_report_write(report, context, name);
+  const struct rp_attach_process *process = target->user;
+  json_t *json = rp_attach_report(observer, target, arguments);
+  if (!json) return RP_ERROR_NO_MEMORY;
+  rp_report_file_name(&process->info, name, sizeof name);
+  rp_status status = rp_report_write_document(json, arguments->report_dir, name);
+  int saved = errno;
+  json_decref(json);
+  errno = saved;
+  return status;
 }
 
 /* ---- all of them ---- */
@@ -232,6 +246,7 @@ rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_
   bool any = false;
   rp_status status = RP_OK;
   *set = (struct rp_read_set){.subcommand = "attach"};
+  rp_attach_look_inside(observer);
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++)
     any |= target->receives || target->sends;
   for (size_t i = 0; status == RP_OK && (target = rp_observer_target(observer, i)); i++) {
@@ -243,12 +258,21 @@ rp_status rp_attach_collect(const struct rp_observer *observer, const struct rp_
   return status;
 }
 
+size_t rp_attach_worth_writing(const struct rp_observer *observer) {
+  const struct rp_target *target;
+  size_t count = 0;
+  for (size_t i = 0; (target = rp_observer_target(observer, i)); i++)
+    count += target->receives || target->sends;
+  return count;
+}
+
 rp_status rp_attach_write(const struct rp_observer *observer, const struct rp_attach_arguments *arguments) {
   const struct rp_target *target;
   rp_status status = RP_OK;
+  rp_attach_look_inside(observer);
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
     if (!target->receives && !target->sends) continue;
-    rp_status wrote = with_report(observer, target, arguments, to_file, (void *)arguments->report_dir);
+    rp_status wrote = write_one(observer, target, arguments);
     if (wrote != RP_OK) status = wrote;
   }
   return status;
@@ -274,12 +298,12 @@ static json_t *functions_json(const struct rp_observer *observer) {
 }
 
 static json_t *libraries_json(const struct rp_observer *observer) {
-  static const char *const states[] = {"plain", "probed", "alias", "refused"};
+  static const char *const states[] = {"plain", "probed", "alias", "refused", "released"};
   const struct rp_libraries *libraries = rp_observer_libraries(observer);
   json_t *list = json_array();
   for (size_t i = 0; i < libraries->count; i++) {
     const struct rp_library *library = &libraries->files[i];
-    if (library->state == RP_LIBRARY_PLAIN) continue;
+    if (library->state == RP_LIBRARY_PLAIN || library->vacant) continue;
     json_t *path = json_string(library->path);
     json_array_append_new(
         list, json_pack("{s:o, s:s, s:I, s:o}", "path", path ? path : json_string("(not UTF-8)"), "state",
@@ -314,11 +338,12 @@ json_t *rp_attach_observer_json(const struct rp_observer *observer) {
   if (getrusage(RUSAGE_SELF, &usage) == 0)
     seconds = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
               (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
-  return json_pack("{s:s, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o}", "links",
+  return json_pack("{s:s, s:I, s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o}", "links",
                    rp_observer_links(observer) == RP_LINK_MULTI ? "uprobe_multi" : "perf_event",
                    "buffer_bytes", (json_int_t)rp_observer_ring_bytes(observer), "records",
                    (json_int_t)rp_observer_records(observer), "processor_seconds", seconds,
-                   "processes_forgotten", (json_int_t)rp_observer_forgotten(observer), "functions",
+                   "processes_forgotten", (json_int_t)rp_observer_forgotten(observer), "libraries_released",
+                   (json_int_t)rp_observer_libraries(observer)->released, "functions",
                    functions_json(observer), "libraries", libraries_json(observer), "dropped_by_cpu",
                    dropped_json(observer), "cross_checks", checks_json(observer));
 }

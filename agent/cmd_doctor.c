@@ -14,7 +14,15 @@
 #include "agent/config.h"
 
 static const struct option options[] = {
-    {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    {"json", no_argument, NULL, 'j'},
+    {"timeout", required_argument, NULL, 't'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* Initialising a driver takes seconds for each device that nobody else holds open. */
+#define ANSWER_SECONDS 60u
+#define MOST_SECONDS 3600u
 
 struct rp_doctor_finding *rp_doctor_add(struct rp_doctor *doctor, const char *name,
                                         enum rp_doctor_status status, bool for_attach, const char *format,
@@ -143,20 +151,34 @@ static int print_help(void) {
        "Says what works on this machine and what does not: driver, CUPTI, NCCL, rights, kernel, and the "
        "mend.\n"
        "Ends with status 0 where both `recvpool run` and `recvpool attach` can work, 4 where one cannot.\n\n"
-       "  --json     one JSON document on stdout\n"
-       "  --help     this text");
+       "  --json             one JSON document on stdout\n"
+       "  --timeout SECONDS  how long a library may take to answer [60]\n"
+       "  --help             this text");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
+}
+
+static bool take_seconds(const char *text, unsigned *out) {
+  char *end;
+  unsigned long seconds = strtoul(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end || seconds < 1 || seconds > MOST_SECONDS) {
+    rp_cmd_error("doctor", "--timeout must be 1 to %u seconds, not '%s'", MOST_SECONDS, text);
+    return false;
+  }
+  *out = (unsigned)seconds;
+  return true;
 }
 
 int rp_cmd_doctor(int argc, char **argv) {
   bool json = false;
+  unsigned seconds = ANSWER_SECONDS;
   for (;;) {
     int before = optind;
     int option = getopt_long(argc, argv, ":h", options, NULL);
     if (option == -1) break;
     if (option == 'h') return print_help();
-    if (option != 'j') return rp_cmd_bad_option("doctor", option, argv, before);
-    json = true;
+    if (option != 'j' && option != 't') return rp_cmd_bad_option("doctor", option, argv, before);
+    json |= option == 'j';
+    if (option == 't' && !take_seconds(optarg, &seconds)) return RP_EXIT_USAGE;
   }
   if (optind < argc) {
     rp_cmd_error("doctor", "there is an argument too many: '%s'", argv[optind]);
@@ -164,6 +186,7 @@ int rp_cmd_doctor(int argc, char **argv) {
   }
   struct rp_doctor *doctor = calloc(1, sizeof *doctor);
   if (!doctor) return RP_EXIT_FAILURE;
+  doctor->seconds = seconds;
   check_agent(doctor);
   check_reports(doctor);
   rp_doctor_cuda(doctor);

@@ -1,5 +1,5 @@
 /* The CUDA half of `recvpool doctor`: libraries are loaded and asked for their versions; the driver is
- * initialised, which needs no more than a program does. */
+ * initialised, which needs no more than a program does. All of that happens in children. */
 #include "agent/doctor.h"
 
 #include <dlfcn.h>
@@ -21,17 +21,20 @@ static const char *path_of(void *handle) {
   return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name ? map->l_name : "";
 }
 
-static void *open_first(const char *const *names, size_t count) {
+static void *open_first(struct rp_doctor *doctor, const char *const *names, size_t count) {
   void *handle = NULL;
-  for (size_t i = 0; !handle && i < count; i++)
+  for (size_t i = 0; !handle && i < count; i++) {
+    rp_doctor_asking(doctor, "%s, on being loaded,", names[i]);
     handle = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
+  }
   return handle;
 }
 
 /* Answer of a function `int f(int *)`, 0 where it fails; `status` (may be NULL) is what it returned. */
-static int ask(void *handle, const char *name, int *status) {
+static int ask(struct rp_doctor *doctor, void *handle, const char *name, int *status) {
   int answer = 0;
   int (*function)(int *) = (int (*)(int *))dlsym(handle, name);
+  rp_doctor_asking(doctor, "%s: %s", path_of(handle), name);
   int result = function ? function(&answer) : -1;
   if (status) *status = result;
   return result == 0 ? answer : 0;
@@ -57,9 +60,11 @@ static void check_devices(struct rp_doctor *doctor, void *driver) {
   int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
   int (*name_of)(char *, int, int) = (int (*)(char *, int, int))dlsym(driver, "cuDeviceGetName");
   char name[256] = "";
+  rp_doctor_asking(doctor, "%s: cuInit", path_of(driver));
   int result = init ? init(0) : -1, status, count = 0;
-  if (result == 0) count = ask(driver, "cuDeviceGetCount", &status);
+  if (result == 0) count = ask(doctor, driver, "cuDeviceGetCount", &status);
   if (count > 0) {
+    rp_doctor_asking(doctor, "%s: cuDeviceGetName", path_of(driver));
     if (name_of) (void)name_of(name, (int)sizeof name, 0);
     rp_doctor_add(doctor, "devices", RP_DOCTOR_OK, false, "%d device%s, the first is %s", count,
                   count == 1 ? "" : "s", name[0] ? name : "without a name");
@@ -71,18 +76,19 @@ static void check_devices(struct rp_doctor *doctor, void *driver) {
                  "look at nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, start it with --gpus all");
 }
 
-static void check_driver(struct rp_doctor *doctor, struct found *found) {
+static void check_driver(struct rp_doctor *doctor, void *context) {
+  struct found *found = context;
   static const char *const names[] = {"libcuda.so.1"};
   char version[32], branch[128];
   int status = 0;
-  void *driver = open_first(names, 1);
+  void *driver = open_first(doctor, names, 1);
   if (!driver) {
     rp_doctor_mend(rp_doctor_add(doctor, "driver", RP_DOCTOR_FAILURE, false,
                                  "there is no CUDA driver: libcuda.so.1 cannot be loaded"),
                    "install the NVIDIA driver; in a container, start it with --gpus all");
     return;
   }
-  found->driver = ask(driver, "cuDriverGetVersion", &status);
+  found->driver = ask(doctor, driver, "cuDriverGetVersion", &status);
   if (!found->driver) {
     rp_doctor_mend(rp_doctor_add(doctor, "driver", RP_DOCTOR_FAILURE, false, "%s tells no version (%d)%s",
                                  path_of(driver), status,
@@ -98,26 +104,28 @@ static void check_driver(struct rp_doctor *doctor, struct found *found) {
 
 /* ---- libraries ---- */
 
-static void check_runtime(struct rp_doctor *doctor, struct found *found) {
+static void check_runtime(struct rp_doctor *doctor, void *context) {
+  struct found *found = context;
   static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so"};
   char version[32];
-  void *handle = open_first(names, 3);
+  void *handle = open_first(doctor, names, 3);
   if (!handle) {
     rp_doctor_add(
         doctor, "runtime", RP_DOCTOR_NOTE, false,
         "no libcudart on the loader's path; wheels bring their own, and programs can hold it inside");
     return;
   }
-  found->runtime = ask(handle, "cudaRuntimeGetVersion", NULL);
+  found->runtime = ask(doctor, handle, "cudaRuntimeGetVersion", NULL);
   format_cuda(found->runtime, version, sizeof version);
   rp_doctor_add(doctor, "runtime", RP_DOCTOR_OK, false, "CUDA %s (%s)", version, path_of(handle));
 }
 
-static void check_cupti(struct rp_doctor *doctor, struct found *found) {
+static void check_cupti(struct rp_doctor *doctor, void *context) {
+  struct found *found = context;
   static const char *const names[] = {"libcupti.so.13", "libcupti.so.12",
                                       "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so",
                                       "/usr/local/cuda/lib64/libcupti.so", "libcupti.so"};
-  void *handle = open_first(names, sizeof names / sizeof names[0]);
+  void *handle = open_first(doctor, names, sizeof names / sizeof names[0]);
   if (!handle) {
     rp_doctor_mend(rp_doctor_add(doctor, "cupti", RP_DOCTOR_WARNING, false,
                                  "no libcupti on the loader's path or in /usr/local/cuda"),
@@ -127,14 +135,16 @@ static void check_cupti(struct rp_doctor *doctor, struct found *found) {
   }
   uint32_t version = 0;
   int (*get)(uint32_t *) = (int (*)(uint32_t *))dlsym(handle, "cuptiGetVersion");
+  rp_doctor_asking(doctor, "%s: cuptiGetVersion", path_of(handle));
   if (get && get(&version) != 0) version = 0;
   found->cupti = (int)version;
   rp_doctor_add(doctor, "cupti", RP_DOCTOR_OK, false, "version %u (%s)", version, path_of(handle));
 }
 
-static void check_nccl(struct rp_doctor *doctor, struct found *found) {
+static void check_nccl(struct rp_doctor *doctor, void *context) {
+  struct found *found = context;
   static const char *const names[] = {"libnccl.so.2", "libnccl.so"};
-  void *handle = open_first(names, 2);
+  void *handle = open_first(doctor, names, 2);
   if (!handle) {
     rp_doctor_add(
         doctor, "nccl", RP_DOCTOR_NOTE, false,
@@ -142,7 +152,7 @@ static void check_nccl(struct rp_doctor *doctor, struct found *found) {
         "NCCL's profiler interface and uprobes see its calls)");
     return;
   }
-  found->nccl = ask(handle, "ncclGetVersion", NULL);
+  found->nccl = ask(doctor, handle, "ncclGetVersion", NULL);
   rp_doctor_add(doctor, "nccl", RP_DOCTOR_OK, false, "version %d.%d.%d (%s)", found->nccl / 10000,
                 found->nccl % 10000 / 100, found->nccl % 100, path_of(handle));
 }
@@ -208,12 +218,16 @@ static void check_injection(struct rp_doctor *doctor) {
 }
 
 void rp_doctor_cuda(struct rp_doctor *doctor) {
-  struct found found = {0};
+  struct found *found = rp_doctor_shared(sizeof *found);
   check_injection(doctor);
   (void)setenv("CUDA_INJECTION64_PATH", "none", 1); /* the driver is initialised here without any */
-  check_driver(doctor, &found);
-  check_runtime(doctor, &found);
-  check_cupti(doctor, &found);
-  check_nccl(doctor, &found);
-  check_versions(doctor, &found);
+  if (!found) {
+    rp_doctor_add(doctor, "driver", RP_DOCTOR_FAILURE, false, "cannot be asked: no memory");
+    return;
+  }
+  rp_doctor_apart(doctor, "driver", RP_DOCTOR_FAILURE, check_driver, found);
+  rp_doctor_apart(doctor, "runtime", RP_DOCTOR_WARNING, check_runtime, found);
+  rp_doctor_apart(doctor, "cupti", RP_DOCTOR_FAILURE, check_cupti, found);
+  rp_doctor_apart(doctor, "nccl", RP_DOCTOR_WARNING, check_nccl, found);
+  check_versions(doctor, found);
 }

@@ -92,6 +92,7 @@ static void take_identity(struct rp_read_digest *digest, const json_t *report) {
   digest->start_unix_seconds = json_number_value(json_object_get(process, "start_unix_seconds"));
   digest->written_unix_seconds = json_number_value(json_object_get(report, "written_unix_seconds"));
   digest->start_monotonic_ns = (int64_t)rp__count_of(process, "start_monotonic_ns");
+  rp_input_identify(report, &digest->identity);
   take_lifetimes(digest, report);
   digest->communicators = communicators_of(report);
   digest->finished = strcmp(rp__text_of(report, "state", ""), "finished") == 0;
@@ -154,6 +155,7 @@ void rp__digest_destroy(struct rp_read_digest *digest) {
   free(digest->command);
   json_decref(digest->plan_places);
   json_decref(digest->plan_peers);
+  rp_input_identity_fini(&digest->identity);
   json_decref(digest->communicators);
   json_decref(digest->notes);
   free(digest);
@@ -186,6 +188,7 @@ void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summa
     out->other += part->other;
     out->unseen += part->unseen;
     out->held_bytes = rp__add(out->held_bytes, part->held_bytes);
+    out->undecided_bytes = rp__add(out->undecided_bytes, part->undecided_bytes);
     out->saved_bytes = rp__add(out->saved_bytes, part->saved_bytes);
     out->whole_saved_bytes = rp__add(out->whole_saved_bytes, part->whole_saved_bytes);
     out->unreachable_bytes = rp__add(out->unreachable_bytes, part->unreachable_bytes);
@@ -208,6 +211,7 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     const struct rp__enforced *part = &set->reports[i].digest->enforced;
     out->processes += part->processes;
     out->sharing += part->sharing;
+    out->untold += part->untold;
     out->switched_off += part->switched_off;
     out->physical_peak_bytes = rp__add(out->physical_peak_bytes, part->physical_peak_bytes);
     out->one_to_one_peak_bytes = rp__add(out->one_to_one_peak_bytes, part->one_to_one_peak_bytes);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "agent/command.h"
+#include "agent/report_input.h"
 
 /** What channels say together, for the conclusion. */
 struct rp__summary {
@@ -20,6 +21,7 @@ struct rp__summary {
   uint64_t whole_saved_bytes; /**< with each slot rounded up to what the device gives at a time */
   uint64_t piece_bytes;       /**< which is that, as measured; 0 = as assumed */
   uint64_t unreachable_bytes; /**< of buffers that would be pooled, but lie in allocations with other data */
+  uint64_t undecided_bytes;   /**< held of those with too few steps; part of held_bytes */
   size_t unseen;              /**< channels whose buffers nobody was seen to use */
   bool activations_unbounded, gradients_unbounded, estimate;
   bool outside; /**< some of it was seen by attach, which is not enough for a plan */
@@ -27,8 +29,9 @@ struct rp__summary {
 
 /** What enforcing did. */
 struct rp__enforced {
-  size_t processes;    /**< that were asked to enforce */
-  size_t sharing;      /**< of these, with memory that is or was shared */
+  size_t processes; /**< that were asked to enforce */
+  size_t sharing;   /**< of these, with memory that is or was shared */
+  size_t untold;    /**< of these, of which only attach tells, by sums: the agent's own report is missing */
   size_t switched_off; /**< of these, told to stop sharing, or never to begin */
   uint64_t physical_peak_bytes, one_to_one_peak_bytes, minimum_bytes;
   uint64_t rounding_peak_bytes; /**< held more than asked for by what is no receive buffer */
@@ -41,6 +44,7 @@ struct rp__enforced {
 struct rp_read_digest {
   char *process; /**< host, pid and start as JSON: equal in two states of one process */
   char *host;
+  struct rp_input_identity identity;
   char *command; /**< its beginning */
   int64_t rank;  /**< INT64_MAX: not known */
   int64_t world_size;

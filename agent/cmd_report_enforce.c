@@ -98,6 +98,8 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   add_devices(enforcement, is_shadow(enforcement), out);
   if (is_shadow(enforcement)) return;
   out->processes = 1;
+  out->untold = json_array_size(json_object_get(enforcement, "devices")) == 0 && held_less(totals);
+  out->sharing |= out->untold;
   out->switched_off = json_is_object(json_object_get(enforcement, "switched_off"));
   for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
     *sums[k].sum = rp__count_of(totals, sums[k].key);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "agent/cmd_report_digest.h"
+#include "agent/cmd_report_text.h"
 
 static int by_path(const struct rp_read_report *a, const struct rp_read_report *b) {
   return strcmp(a->path, b->path);
@@ -63,6 +64,38 @@ static rp_status drop_repeated(struct rp_read_set *set) {
   set->count = kept;
   json_decref(seen);
   return status;
+}
+
+/* What attach wrote of a process whose agent has written, too: noted there, and left out. */
+static bool is_second(struct rp_read_set *set, const json_t *own, const struct rp_read_report *report) {
+  size_t index = rp_input_find_own(own, &report->digest->identity);
+  if (index == SIZE_MAX) return false;
+  (void)json_array_append_new(
+      set->reports[index].digest->notes,
+      json_string(
+          "attach has written a report of the process, too, which is left out: the agent's own counts"));
+  (void)json_array_append_new(
+      set->skipped, json_pack("{s:o, s:s}", "path", rp__json_text(report->path), "reason", RP_INPUT_SECOND));
+  return true;
+}
+
+/* The index of a report stays what it is until all are known: those that are left out go last. */
+static rp_status drop_seconds(struct rp_read_set *set) {
+  json_t *own = json_object();
+  size_t kept = 0;
+  if (!own) return RP_ERROR_NO_MEMORY;
+  for (size_t i = 0; i < set->count; i++)
+    rp_input_note_own(own, &set->reports[i].digest->identity, i);
+  for (size_t i = 0; i < set->count; i++)
+    set->reports[i].second = is_second(set, own, &set->reports[i]);
+  for (size_t i = 0; i < set->count; i++)
+    if (set->reports[i].second)
+      rp__report_fini(&set->reports[i]);
+    else
+      set->reports[kept++] = set->reports[i];
+  set->count = kept;
+  json_decref(own);
+  return RP_OK;
 }
 
 /* ---- jobs ---- */
@@ -236,6 +269,7 @@ rp_status rp__group(struct rp_read_set *set) {
   rp_status status = owner && parent ? RP_OK : RP_ERROR_NO_MEMORY;
   if (set->count) qsort(set->reports, set->count, sizeof *set->reports, by_start);
   if (status == RP_OK) status = drop_repeated(set);
+  if (status == RP_OK) status = drop_seconds(set);
   for (size_t i = 0; i < set->count && status == RP_OK; i++)
     parent[i] = i;
   for (size_t i = 0; i < set->count && status == RP_OK; i++)

@@ -5,7 +5,7 @@
 #include "agent/cmd_report_text.h"
 
 #define SCHEMA "recvpool.job"
-#define SCHEMA_VERSION "1.4"
+#define SCHEMA_VERSION "1.5"
 
 /* null where no process was asked to enforce. */
 static json_t *enforced_json(const struct rp_read_set *set, size_t job) {

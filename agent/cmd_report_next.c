@@ -63,6 +63,10 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
     snprintf(out, out_size,
              "Run it without enforce: the buffers are too small for the pieces in which the device "
              "gives memory.");
+  else if (sum->sharing == sum->processes && sum->untold)
+    snprintf(out, out_size,
+             "Nothing to gain: memory is shared already; what was unsafe the agent's own report tells, which "
+             "attach did not find.");
   else if (sum->sharing == sum->processes)
     snprintf(out, out_size,
              "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");

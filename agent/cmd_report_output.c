@@ -2,12 +2,38 @@
 #include "agent/cmd_report_output.h"
 
 #include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- files ---- */
+
+/* Name of the file that is not whole yet. Read by a signal handler. */
+static _Atomic(char *) unfinished;
+
+static void give_up(int signal_number) {
+  char *name = atomic_load(&unfinished);
+  if (name) (void)unlink(name);
+  (void)signal(signal_number, SIG_DFL);
+  (void)raise(signal_number); /* when this returns */
+}
+
+void rp__output_give_up_on(int signal_number) {
+  struct sigaction action = {.sa_handler = give_up};
+  (void)sigaction(signal_number, &action, NULL);
+}
+
+/* Where nobody has asked for anything else. */
+static void watch_signals(void) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction now;
+  for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+    if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+      rp__output_give_up_on(signals[i]);
+}
 
 /* In the same folder; the name is short, so that it fits wherever `path` does. */
 static char *temporary_beside(const char *path) {
@@ -35,9 +61,14 @@ bool rp__output_begin(struct rp__output *output, const char *path) {
   bool link = lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
   output->path = link ? realpath(path, NULL) : strdup(path);
   if (output->path) output->temporary = temporary_beside(output->path);
-  if (output->temporary) output->file = fopen(output->temporary, "wxe");
+  if (output->temporary) {
+    atomic_store(&unfinished, output->temporary);
+    watch_signals();
+    output->file = fopen(output->temporary, "wxe");
+  }
   if (output->file) return true;
   int error = errno;
+  atomic_store(&unfinished, NULL);
   free(output->temporary);
   free(output->path);
   *output = (struct rp__output){0};
@@ -63,6 +94,7 @@ bool rp__output_end(struct rp__output *output, bool ok) {
     error = errno;
   }
   if (!whole && output->temporary) (void)unlink(output->temporary);
+  atomic_store(&unfinished, NULL);
   free(output->temporary);
   free(output->path);
   errno = error;

@@ -18,11 +18,16 @@ struct rp__output {
   char *path, *temporary; /**< temporary: NULL where `file` is PATH itself */
 };
 
-/** Begins to write PATH; a link to a file stays a link. False with errno set. */
+/** Begins to write PATH; a link to a file stays a link. False with errno set. Where a signal ends the process
+ * before rp__output_end, what was written so far goes: unless the caller has a handler of its own, one is
+ * put in place for SIGINT, SIGTERM and SIGHUP. One file at a time. */
 bool rp__output_begin(struct rp__output *output, const char *path);
 /** Ends it: PATH is replaced if `ok` and every byte was written, else untouched. False with errno set, which
  * without `ok` is as it was. */
 bool rp__output_end(struct rp__output *output, bool ok);
+/** From a signal handler of the caller's: the next `signal_number` removes what was written so far and ends
+ * the process. Async-signal-safe. */
+void rp__output_give_up_on(int signal_number);
 
 /** JSON written piece by piece. What fails is remembered in `failed`; further calls do nothing. */
 struct rp__stream {

@@ -68,6 +68,7 @@ static void summarise(struct rp__summary *summary, const json_t *channel) {
     *(activation ? &summary->activations_unbounded : &summary->gradients_unbounded) = true;
   } else if (strcmp(reason, rp_reason_name(RP_REASON_TOO_FEW_STEPS)) == 0) {
     summary->too_few++;
+    summary->undecided_bytes = rp__add(summary->undecided_bytes, rp__count_of(channel, "held_bytes"));
   } else if (strcmp(reason, rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE)) == 0) {
     summary->unseen++;
     summary->other++;
@@ -81,10 +82,14 @@ static void summarise(struct rp__summary *summary, const json_t *channel) {
   }
 }
 
+/* Of what is decided. */
 static void conclude_saving(const struct rp__summary *summary, char *out, size_t out_size) {
-  char saved[32], held[32];
+  char saved[32], held[32], undecided[96] = "";
   rp__format_bytes(summary->saved_bytes, saved, sizeof saved);
-  rp__format_bytes(summary->held_bytes, held, sizeof held);
+  rp__format_bytes(summary->held_bytes - summary->undecided_bytes, held, sizeof held);
+  if (summary->too_few)
+    snprintf(undecided, sizeof undecided, "; undecided on %zu of %zu channels, with too few steps seen",
+             summary->too_few, summary->channels);
   const char *rest = "";
   if (summary->activations_unbounded && summary->gradients_unbounded)
     rest = "; where D = N there is nothing to save";
@@ -92,8 +97,8 @@ static void conclude_saving(const struct rp__summary *summary, char *out, size_t
     rest = "; on activations with D = N there is nothing to save: all of them are in use at once";
   else if (summary->gradients_unbounded)
     rest = "; on gradients with D = N there is nothing to save: all of them are in use at once";
-  snprintf(out, out_size, "pooling would save %s%s of the %s held for receive buffers%s.",
-           summary->estimate ? "about " : "", saved, held, rest);
+  snprintf(out, out_size, "pooling would save %s%s of the %s held for receive buffers%s%s.",
+           summary->estimate ? "about " : "", saved, held, rest, undecided);
   if (summary->whole_saved_bytes == summary->saved_bytes) return;
   size_t used = strlen(out) - 1; /* without the full stop */
   rp__format_bytes(summary->whole_saved_bytes, saved, sizeof saved);
@@ -219,6 +224,16 @@ static void format_depth(const json_t *channel, char *out, size_t out_size) {
 #define MOST_ROWS 1024
 #define ROW COLUMNS "  %s\n"
 
+/* Whether the depth of the channel was measured, and what follows from it: otherwise there is no number. */
+static bool is_measured(const char *reason) {
+  return strcmp(reason, rp_reason_name(RP_REASON_TOO_FEW_STEPS)) != 0 &&
+         strcmp(reason, rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE)) != 0;
+}
+
+static void leave_open(char *out) {
+  strcpy(out, "-");
+}
+
 static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel) {
   char direction[32], reason[64], stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32],
       needed[32], saved[32];
@@ -232,6 +247,11 @@ static void print_channel(FILE *out, const char *rank, const char *process, cons
   rp__format_bytes(rp__count_of(channel, "held_bytes"), held, sizeof held);
   rp__format_bytes(rp__count_of(channel, "needed_bytes"), needed, sizeof needed);
   rp__format_bytes(rp__count_of(channel, "would_save_bytes"), saved, sizeof saved);
+  if (!is_measured(reason_of(channel))) {
+    char *const numbers[] = {depth, slots, needed, saved};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+      leave_open(numbers[i]);
+  }
   fprintf(out, ROW, rank, process,
           rp__plain_text(rp__text_of(channel, "direction", "unknown"), direction, sizeof direction), stage,
           peer, buffers, depth, slots, size, held, needed, saved,
@@ -264,6 +284,7 @@ void rp__print_rows(const json_t *report, FILE *out) {
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   char held[32], needed[32], saved[32];
   struct rp__enforced sum;
+  struct rp__summary summary;
   uint64_t held_bytes = 0, needed_bytes = 0, saved_bytes = 0;
   size_t first, end;
   if (set->jobs_found > 1) rp__job_heading_print(set, job, out);
@@ -285,6 +306,10 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   rp__format_bytes(held_bytes, held, sizeof held);
   rp__format_bytes(needed_bytes, needed, sizeof needed);
   rp__format_bytes(saved_bytes, saved, sizeof saved);
+  rp__summary_sum(set, job, &summary);
+  size_t open = summary.too_few + summary.unseen;
+  if (open) leave_open(needed); /* of some of what is held it is not known */
+  if (open && open == summary.channels) leave_open(saved);
   fprintf(out, COLUMNS "\n", "total", "", "", "", "", "", "", "", "", held, needed, saved);
 }
 

@@ -60,9 +60,10 @@ struct rp_read_report {
   json_t *json; /**< NULL where only the digest is kept: see rp_read_load */
   char *text;   /**< the file, where there was room to keep it; else NULL */
   size_t text_bytes;
-  bool named; /**< by the user, so that links are followed */
-  bool ended; /**< its process is gone, and this was its last report although it says that it runs */
-  size_t job; /**< index of its job: reports that share a communicator, directly or through others */
+  bool named;  /**< by the user, so that links are followed */
+  bool second; /**< attach wrote it, and the agent in the process wrote one: on its way out of the set */
+  bool ended;  /**< its process is gone, and this was its last report although it says that it runs */
+  size_t job;  /**< index of its job: reports that share a communicator, directly or through others */
   struct rp_read_digest *digest; /**< made by rp_read_finish */
 };
 

@@ -143,5 +143,7 @@ void rp_report_file_name(const struct rp_process_info *process, char *out, size_
  * then rename. RP_ERROR_IO with errno set and the old file untouched when anything fails; the temporary file
  * is removed. */
 rp_status rp_report_write(const struct rp_report *report, const char *dir, const char *name);
+/** The same for a report that is JSON already. */
+rp_status rp_report_write_document(const json_t *report, const char *dir, const char *name);
 
 #endif

@@ -94,8 +94,15 @@ static int replace_file(const char *dir, const char *name, const char *text, siz
 
 rp_status rp_report_write(const struct rp_report *report, const char *dir, const char *name) {
   json_t *json = rp_report_to_json(report);
-  char *text = json ? json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
+  rp_status status = json ? rp_report_write_document(json, dir, name) : RP_ERROR_NO_MEMORY;
+  int saved = errno;
   json_decref(json);
+  errno = saved;
+  return status;
+}
+
+rp_status rp_report_write_document(const json_t *report, const char *dir, const char *name) {
+  char *text = json_dumps(report, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
   if (!text) return RP_ERROR_NO_MEMORY;
   struct rp_signals_off guard;
   rp_signals_off(&guard);

@@ -148,6 +148,64 @@ bool rp_input_process_is_gone(const json_t *report) {
   return rp_incarnation_is_gone((pid_t)pid, &of);
 }
 
+/* ---- two reports of one process ---- */
+
+static bool is_from_outside(const json_t *report) {
+  size_t i;
+  json_t *source;
+  json_array_foreach(json_object_get(report, "evidence"), i, source) {
+    const char *name = json_string_value(json_object_get(source, "name"));
+    if (name && strcmp(name, "uprobes") == 0 && json_is_true(json_object_get(source, "active"))) return true;
+  }
+  return false;
+}
+
+static char *key_of(const char *what, const json_t *process, const char *first, const char *second) {
+  const char *boot_id = json_string_value(json_object_get(process, "boot_id"));
+  const json_t *ticks = json_object_get(process, "start_ticks");
+  if (!boot_id || !json_is_integer(ticks) || !json_is_integer(json_object_get(process, first))) return NULL;
+  json_t *key = json_pack("[s, s, O, O, O?]", what, boot_id, ticks, json_object_get(process, first),
+                          json_object_get(process, second));
+  char *text = key ? json_dumps(key, JSON_COMPACT) : NULL;
+  json_decref(key);
+  return text;
+}
+
+void rp_input_identify(const json_t *report, struct rp_input_identity *out) {
+  const json_t *process = json_object_get(report, "process");
+  *out = (struct rp_input_identity){
+      .by_pid = key_of("pid", process, "pid", "pid_namespace"),
+      .by_rank = key_of("rank", process, "rank", "command"),
+      .pid_namespace = json_integer_value(json_object_get(process, "pid_namespace")),
+      .outside = is_from_outside(report),
+  };
+}
+
+void rp_input_identity_fini(struct rp_input_identity *identity) {
+  free(identity->by_pid);
+  free(identity->by_rank);
+  *identity = (struct rp_input_identity){0};
+}
+
+void rp_input_note_own(json_t *own, const struct rp_input_identity *identity, size_t index) {
+  const char *const keys[] = {identity->by_pid, identity->by_rank};
+  for (size_t i = 0; !identity->outside && i < 2; i++)
+    if (keys[i])
+      (void)json_object_set_new_nocheck(own, keys[i],
+                                        json_pack("[I, I]", (json_int_t)index, identity->pid_namespace));
+}
+
+size_t rp_input_find_own(const json_t *own, const struct rp_input_identity *identity) {
+  if (!identity->outside) return SIZE_MAX;
+  const json_t *found = identity->by_pid ? json_object_get(own, identity->by_pid) : NULL;
+  if (!found && identity->by_rank) {
+    found = json_object_get(own, identity->by_rank);
+    /* in one namespace the ids would be the same */
+    if (json_integer_value(json_array_get(found, 1)) == identity->pid_namespace) found = NULL;
+  }
+  return found ? (size_t)json_integer_value(json_array_get(found, 0)) : SIZE_MAX;
+}
+
 bool rp_input_is_same(const struct stat *a, const struct stat *b) {
   return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
          a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&

@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/stat.h>
 
 /** A report larger than this is not read. */
@@ -38,6 +39,28 @@ json_t *rp_input_parse(const char *text, size_t bytes, char *reason);
 /** Whether the process of `report`, which says that it runs, has certainly ended. What it wrote meanwhile
  * must be looked for after this was asked: the last report comes before the end. */
 bool rp_input_process_is_gone(const json_t *report);
+
+/** Which process a report is of, for telling that two reports are of one: the agent in it writes one, and
+ * `recvpool attach`, which looks from outside, may write another. */
+struct rp_input_identity {
+  char *by_pid;  /**< by its id, in one pid namespace; NULL where not known */
+  char *by_rank; /**< by its rank and command, across namespaces; NULL where not known */
+  json_int_t pid_namespace;
+  bool outside; /**< attach wrote it */
+};
+
+/** Reads it off a report; release with rp_input_identity_fini. What there is no memory for is not known. */
+void rp_input_identify(const json_t *report, struct rp_input_identity *out);
+/** Frees what it owns and empties it. */
+void rp_input_identity_fini(struct rp_input_identity *identity);
+/** Notes in `own`, an object, that the agent in the process wrote the report with that index. Does nothing
+ * for one that attach wrote. */
+void rp_input_note_own(json_t *own, const struct rp_input_identity *identity, size_t index);
+/** Index of the report that the agent in the process wrote, for one that attach wrote; SIZE_MAX: none is
+ * noted in `own`. Of the two, the agent's counts: it sees more. */
+size_t rp_input_find_own(const json_t *own, const struct rp_input_identity *identity);
+/** What is said of a report that does not count for that reason. */
+#define RP_INPUT_SECOND "written by attach from outside: the agent's own report of the process counts"
 
 /** Two looks at a file saw the same content. */
 bool rp_input_is_same(const struct stat *a, const struct stat *b);

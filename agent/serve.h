@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/report_input.h"
 #include "recvpool/status.h"
 
 /** Names given by --host-name; more are refused. */
@@ -42,6 +43,8 @@ struct rp_serve_process {
   char *text;      /**< the report as it was written */
   size_t text_bytes;
   double written_unix_seconds;
+  struct rp_input_identity identity;
+  bool second; /**< attach wrote it, and the agent in the process wrote one: does not count */
   bool finished;
   bool ended;                           /**< gone without a last report */
   uint64_t mtime_ns, inode, size_bytes; /**< of the file that was read */

@@ -68,6 +68,7 @@ static bool parse(struct rp_serve_process *process, char *reason) {
   process->finished = state && strcmp(state, "finished") == 0;
   process->written_unix_seconds = json_number_value(json_object_get(json, "written_unix_seconds"));
   drop_lifetimes(json);
+  rp_input_identify(json, &process->identity);
   process->summary = json;
   return true;
 }
@@ -76,6 +77,7 @@ static void process_fini(struct rp_serve_process *process) {
   free(process->name);
   free(process->text);
   json_decref(process->summary);
+  rp_input_identity_fini(&process->identity);
 }
 
 static uint64_t mtime_of(const struct stat *info) {
@@ -131,6 +133,7 @@ static void keep(struct rp_serve_store *store, struct rp_serve_process *fresh, u
   struct rp_serve_process *known = find(store, fresh->name);
   fresh->looked = look;
   fresh->id = known ? known->id : store->next_id + 1;
+  fresh->second = known ? known->second : fresh->identity.outside; /* until the look is over */
   (void)json_object_set_new(fresh->summary, "id", json_integer((json_int_t)fresh->id));
   pthread_mutex_lock(&store->lock);
   if (known) {
@@ -159,15 +162,21 @@ static json_t *stamp_of(int dir, const char *name) {
                    (json_int_t)info.st_ctim.tv_nsec, (json_int_t)info.st_ino, (json_int_t)info.st_size);
 }
 
+static void name_skipped(struct look *look, const char *name, const char *reason) {
+  if (json_array_size(look->skipped) >= SKIPPED_KEPT) return;
+  json_t *entry = json_pack("{s:s, s:s}", "name", name, "reason", reason);
+  (void)json_array_append_new(
+      look->skipped, entry ? entry : json_pack("{s:s, s:s}", "name", "(not UTF-8)", "reason", reason));
+}
+
 /* Notes that `name` is of no use: for `reason`, or because it is too old. Takes `stamp` over. */
 static void leave_out(struct look *look, const char *name, const char *reason, json_t *stamp) {
   if (stamp && json_object_size(look->unkept) < UNKEPT_MOST)
     (void)json_object_set_new(look->unkept, name, json_pack("[O, s?]", stamp, reason));
   json_decref(stamp);
-  if (!reason || look->skipped_count++ >= SKIPPED_KEPT) return;
-  json_t *entry = json_pack("{s:s, s:s}", "name", name, "reason", reason);
-  (void)json_array_append_new(
-      look->skipped, entry ? entry : json_pack("{s:s, s:s}", "name", "(not UTF-8)", "reason", reason));
+  if (!reason) return;
+  look->skipped_count++;
+  name_skipped(look, name, reason);
 }
 
 /* Whether the last look left it out as it is now. */
@@ -245,6 +254,21 @@ static void sweep(struct rp_serve_store *store, uint64_t look) {
   pthread_mutex_unlock(&store->lock);
 }
 
+/* What attach wrote of a process whose agent has written, too, is read and does not count. It is named, but
+ * it is no file that cannot be used. */
+static void mark_seconds(struct rp_serve_store *store, struct look *look) {
+  json_t *own = json_object();
+  for (size_t i = 0; i < store->count; i++)
+    rp_input_note_own(own, &store->processes[i].identity, i);
+  pthread_mutex_lock(&store->lock);
+  for (size_t i = 0; i < store->count; i++)
+    store->processes[i].second = rp_input_find_own(own, &store->processes[i].identity) != SIZE_MAX;
+  pthread_mutex_unlock(&store->lock);
+  for (size_t i = 0; i < store->count; i++)
+    if (store->processes[i].second) name_skipped(look, store->processes[i].name, RP_INPUT_SECOND);
+  json_decref(own);
+}
+
 static void look(struct rp_serve_store *store) {
   DIR *dir = opendir(store->dir);
   int error = dir ? 0 : errno;
@@ -258,6 +282,7 @@ static void look(struct rp_serve_store *store) {
   for (const struct dirent *entry = dir ? readdir(dir) : NULL; entry; entry = readdir(dir))
     if (rp_input_is_report_name(entry->d_name)) look_at(store, &look, entry->d_name);
   sweep(store, look.number);
+  mark_seconds(store, &look);
   json_decref(store->unkept);
   store->unkept = look.unkept;
   pthread_mutex_lock(&store->lock);
@@ -341,7 +366,7 @@ void rp_serve_store_each(struct rp_serve_store *store,
                          void *context) {
   pthread_mutex_lock(&store->lock);
   for (size_t i = 0; i < store->count; i++)
-    visit(context, &store->processes[i]);
+    if (!store->processes[i].second) visit(context, &store->processes[i]);
   pthread_mutex_unlock(&store->lock);
 }
 

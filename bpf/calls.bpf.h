@@ -92,18 +92,54 @@ static __always_inline uint64_t element_bytes(uint32_t type) {
   return type < 12 ? 0x112842884411ull >> (4 * type) & 15 : 0;
 }
 
-static __always_inline void transfer(const struct call *call, uint32_t kind) {
-  uint64_t address = PT_REGS_PARM1(call->regs);
-  uint64_t bytes = PT_REGS_PARM2(call->regs) * element_bytes((uint32_t)PT_REGS_PARM3(call->regs));
-  if (kind == RP_EVENT_RECV && bytes >= min_bytes && address + bytes > address)
+/* A transfer as the call has it. */
+static __always_inline void read_transfer(const struct call *call, uint64_t *argument) {
+  uint64_t type = PT_REGS_PARM3(call->regs);
+  argument[0] = PT_REGS_PARM1(call->regs);
+  argument[1] = PT_REGS_PARM2(call->regs) * element_bytes((uint32_t)type);
+  argument[2] = PT_REGS_PARM4(call->regs);
+  argument[3] = PT_REGS_PARM5(call->regs);
+  argument[4] = stream_of(call, call->regs->r9);
+}
+
+static __always_inline struct rp_probe_record *transfer(const struct call *call, uint32_t what, uint32_t kind,
+                                                        const uint64_t *argument) {
+  uint64_t address = argument[0], bytes = argument[1];
+  if (what == RP_PROBE_WHAT_EVENT && kind == RP_EVENT_RECV && bytes >= min_bytes && address + bytes > address)
     widen(&call->process->recv_low, &call->process->recv_high, address, address + bytes);
-  struct rp_probe_record *record = begin(call, RP_PROBE_WHAT_EVENT, kind);
-  if (!record) return;
+  struct rp_probe_record *record = begin(call, what, kind);
+  if (!record) return NULL_POINTER;
   record->event.address = address;
   record->event.bytes = bytes;
-  record->event.peer = (int32_t)PT_REGS_PARM4(call->regs);
-  record->event.comm = PT_REGS_PARM5(call->regs);
-  record->event.stream = stream_of(call, call->regs->r9);
+  record->event.peer = (int32_t)argument[2];
+  record->event.comm = argument[3];
+  record->event.stream = argument[4];
+  return record;
+}
+
+/* Where the return is not seen, it is taken to happen. */
+static __always_inline void enter_transfer(const struct call *call, struct frame *frame, uint32_t kind) {
+  read_transfer(call, frame->argument);
+  frame->time_ns = bpf_ktime_get_ns();
+  frame->operations = call->process->operations;
+  if (call->returns) {
+    add(&call->process->in_flight, 1);
+    return;
+  }
+  struct rp_probe_record *record = transfer(call, RP_PROBE_WHAT_EVENT, kind, frame->argument);
+  if (record) submit(record);
+}
+
+/* Told as of when it was posted. Within a group its end decides. */
+static __always_inline void leave_transfer(const struct call *call, uint32_t kind, bool failed) {
+  const struct frame *frame = &call->thread->nccl;
+  if (call->process->in_flight) add(&call->process->in_flight, ~0ull);
+  struct rp_probe_record *record =
+      transfer(call, failed ? RP_PROBE_WHAT_FAILED : RP_PROBE_WHAT_EVENT, kind, frame->argument);
+  if (!record) return;
+  record->event.time_ns = frame->time_ns;
+  record->event.operations = frame->operations;
+  record->status = call->thread->group_depth > 0;
   submit(record);
 }
 
@@ -115,13 +151,28 @@ static __always_inline void plain_event(const struct call *call, uint32_t kind, 
   submit(record);
 }
 
-static __always_inline void group(const struct call *call) {
+/* Whether what is in the group happens is known when the call of its end returns: argument 0 says that this
+ * is the outermost one, 1 that nothing is launched in any case. */
+static __always_inline void group(const struct call *call, struct frame *frame) {
   uint32_t *depth = &call->thread->group_depth;
   if (call->shape->class_ == RP_PROBE_GROUP_START) {
     if ((*depth)++ == 0) plain_event(call, RP_EVENT_GROUP_START, 0, 0);
-  } else if (*depth > 0 && --*depth == 0) {
-    plain_event(call, RP_EVENT_GROUP_END, 0, 0);
+    return;
   }
+  frame->argument[0] = *depth > 0 && --*depth == 0;
+  frame->argument[1] = argument(call->regs, call->shape->address) != 0;
+  frame->time_ns = bpf_ktime_get_ns();
+  if (frame->argument[0] && !call->returns) plain_event(call, RP_EVENT_GROUP_END, 0, 0);
+}
+
+static __always_inline void leave_group(const struct call *call, bool failed) {
+  const struct frame *frame = &call->thread->nccl;
+  if (!frame->argument[0]) return;
+  struct rp_probe_record *record = begin(call, RP_PROBE_WHAT_EVENT, RP_EVENT_GROUP_END);
+  if (!record) return;
+  record->event.time_ns = frame->time_ns;
+  record->status = failed || frame->argument[1];
+  submit(record);
 }
 
 /* What a new communicator is made from is gone by the time it exists. */
@@ -145,14 +196,14 @@ static __noinline int enter_nccl(struct call *call) {
   if (!enter_frame(call, frame)) return 0;
   switch (call->shape->class_) {
   case RP_PROBE_RECV:
-    transfer(call, RP_EVENT_RECV);
+    enter_transfer(call, frame, RP_EVENT_RECV);
     break;
   case RP_PROBE_SEND:
-    transfer(call, RP_EVENT_SEND);
+    enter_transfer(call, frame, RP_EVENT_SEND);
     break;
   case RP_PROBE_GROUP_START:
   case RP_PROBE_GROUP_END:
-    group(call);
+    group(call, frame);
     break;
   case RP_PROBE_COMM_INIT:
   case RP_PROBE_COMM_INIT_ALL:
@@ -199,7 +250,19 @@ static __noinline int leave_init_all(struct call *call) {
 
 static __noinline int leave_nccl(struct call *call, int32_t status) {
   const struct frame *frame = &call->thread->nccl;
-  if (status && status != NCCL_IN_PROGRESS) return 0;
+  bool failed = status && status != NCCL_IN_PROGRESS;
+  switch (call->shape->class_) {
+  case RP_PROBE_RECV:
+    leave_transfer(call, RP_EVENT_RECV, failed);
+    return 0;
+  case RP_PROBE_SEND:
+    leave_transfer(call, RP_EVENT_SEND, failed);
+    return 0;
+  case RP_PROBE_GROUP_END:
+    leave_group(call, failed);
+    return 0;
+  }
+  if (failed) return 0;
   switch (call->shape->class_) {
   case RP_PROBE_COMM_INIT:
     comm_exists(call, RP_PROBE_WHAT_EVENT, user_word(frame->argument[0]), (uint32_t)frame->argument[2],

@@ -64,6 +64,7 @@ static const struct rp_probe_function functions[] = {
     {NCCL(Send, RP_PROBE_SEND, LEGACY)},
     {NCCL(GroupStart, RP_PROBE_GROUP_START)},
     {NCCL(GroupEnd, RP_PROBE_GROUP_END)},
+    {NCCL(GroupSimulateEnd, RP_PROBE_GROUP_END, .address = 1)}, /* launches nothing, unless that is NULL */
     {NCCL(CommInitRank, RP_PROBE_COMM_INIT, .out = 1, .ranks = 2, .id_on_stack = 1, .rank = 3)},
     {NCCL(CommInitRankConfig, RP_PROBE_COMM_INIT, .out = 1, .ranks = 2, .id_on_stack = 1, .rank = 3)},
     {NCCL(CommInitRankScalable, RP_PROBE_COMM_INIT, .out = 1, .ranks = 2, .rank = 3, .id = 5)},

@@ -23,6 +23,8 @@ static bool kills_filtered(const struct rp_rights *rights) {
 rp_status rp_libraries_init(struct rp_libraries *set, const struct rp_link_request *request,
                             const struct rp_rights *rights) {
   *set = (struct rp_libraries){.request = *request, .rights = rights};
+  set->probed_most = RP_LIBRARIES_PROBED;
+  set->keep_ns = RP_LIBRARIES_KEEP_NS;
   set->avoid_returns_under_seccomp = kills_filtered(rights);
   set->watches = inotify_init1(IN_NONBLOCK | IN_CLOEXEC) + 1;
   set->buckets = calloc(BUCKETS, sizeof *set->buckets);
@@ -35,7 +37,15 @@ static void forget(struct rp_library *library) {
   free(library->path);
 }
 
+void rp_libraries_settle(struct rp_libraries *set) {
+  rp_detacher_destroy(set->detacher);
+  set->detacher = NULL;
+  for (size_t i = 0; i < set->count; i++)
+    set->files[i].detaching = false;
+}
+
 void rp_libraries_fini(struct rp_libraries *set) {
+  rp_libraries_settle(set);
   for (size_t i = 0; i < set->count; i++)
     forget(&set->files[i]);
   free(set->files);
@@ -57,7 +67,10 @@ static struct rp_library *find(struct rp_libraries *set, const struct rp_mapping
   return NULL;
 }
 
-static struct rp_library *add(struct rp_libraries *set, const struct rp_mapping *mapping) {
+/* A place that was left, or a new one; NULL without memory. */
+static struct rp_library *new_place(struct rp_libraries *set) {
+  for (size_t i = 0; set->vacant && i < set->count; i++)
+    if (set->files[i].vacant) return &set->files[i];
   if (set->count == set->capacity) {
     size_t capacity = set->capacity ? 2 * set->capacity : 64;
     struct rp_library *grown = realloc(set->files, capacity * sizeof *grown);
@@ -65,14 +78,33 @@ static struct rp_library *add(struct rp_libraries *set, const struct rp_mapping 
     set->files = grown;
     set->capacity = capacity;
   }
-  char *path = strdup(mapping->path);
+  set->files[set->count] = (struct rp_library){.vacant = true, .watch = -1};
+  set->vacant++;
+  return &set->files[set->count++];
+}
+
+static struct rp_library *add(struct rp_libraries *set, const struct rp_mapping *mapping) {
+  struct rp_library *library = new_place(set);
+  char *path = library ? strdup(mapping->path) : NULL;
   if (!path) return NULL;
   uint32_t *bucket = bucket_of(set, mapping->device, mapping->inode);
-  struct rp_library *library = &set->files[set->count];
   *library = (struct rp_library){
       .device = mapping->device, .inode = mapping->inode, .path = path, .watch = -1, .next = *bucket};
-  *bucket = (uint32_t)++set->count;
+  *bucket = (uint32_t)(library - set->files) + 1;
+  set->vacant--;
   return library;
+}
+
+/* Leaves the place to another file. */
+static void vacate(struct rp_libraries *set, size_t index) {
+  struct rp_library *library = &set->files[index];
+  uint32_t *at = bucket_of(set, library->device, library->inode);
+  while (*at && *at != index + 1)
+    at = &set->files[*at - 1].next;
+  if (*at) *at = library->next;
+  forget(library);
+  *library = (struct rp_library){.vacant = true, .watch = -1};
+  set->vacant++;
 }
 
 static void refuse(struct rp_library *library, const char *reason) {
@@ -136,6 +168,58 @@ void rp_libraries_take_changes(struct rp_libraries *set) {
     }
 }
 
+/* ---- giving up ---- */
+
+static void take_out(struct rp_libraries *set, size_t index) {
+  struct rp_library *library = &set->files[index];
+  if (!set->detacher) set->detacher = rp_detacher_create();
+  library->detaching = rp_detacher_take(set->detacher, &library->links, index);
+}
+
+static void release(struct rp_libraries *set, size_t index) {
+  struct rp_library *library = &set->files[index];
+  unwatch(set, library);
+  take_out(set, index);
+  library->state = RP_LIBRARY_RELEASED;
+  library->tries = 0;
+  set->probed--;
+  set->released++;
+  for (size_t i = 0; i < set->count; i++) /* they stand for themselves again */
+    if (set->files[i].state == RP_LIBRARY_ALIAS && set->files[i].alias_of == index) {
+      set->files[i].state = RP_LIBRARY_RELEASED;
+      set->files[i].tries = 0;
+    }
+}
+
+static bool is_unused(const struct rp_libraries *set, const struct rp_library *library) {
+  return !library->vacant && !library->kept && !library->detaching && library->used_ns < set->seen_ns;
+}
+
+/* Makes room for one more file: the one that nobody has mapped for longest goes at once. */
+static void make_room(struct rp_libraries *set) {
+  size_t oldest = SIZE_MAX;
+  for (size_t i = 0; i < set->count; i++)
+    if (set->files[i].state == RP_LIBRARY_PROBED && is_unused(set, &set->files[i]) &&
+        (oldest == SIZE_MAX || set->files[i].used_ns < set->files[oldest].used_ns))
+      oldest = i;
+  if (oldest != SIZE_MAX) release(set, oldest);
+}
+
+void rp_libraries_tidy(struct rp_libraries *set, uint64_t time_ns, uint64_t seen_ns) {
+  size_t done;
+  while (rp_detacher_done(set->detacher, &done))
+    set->files[done].detaching = false;
+  set->seen_ns = seen_ns;
+  for (size_t i = 0; i < set->count; i++) {
+    const struct rp_library *library = &set->files[i];
+    if (!is_unused(set, library) || time_ns - library->used_ns < set->keep_ns) continue;
+    if (library->state == RP_LIBRARY_PROBED)
+      release(set, i);
+    else if (!library->referenced)
+      vacate(set, i);
+  }
+}
+
 /* A file that is deleted leaves its number to the next one; one with probes is held by them. */
 static bool is_another(struct rp_library *library, const struct rp_mapping *mapping, pid_t pid) {
   struct stat info;
@@ -155,7 +239,9 @@ static void attach(struct rp_libraries *set, struct rp_library *library, int fil
   request.file = file;
   request.library = (uint32_t)(library - set->files);
   request.returns = !(set->avoid_returns_under_seccomp && process->seccomp_filter);
-  if (set->probed >= RP_LIBRARIES_PROBED || request.library > UINT16_MAX) {
+  if (set->probed >= set->probed_most) make_room(set);
+  library->no_room = set->probed >= set->probed_most;
+  if (library->no_room || request.library > UINT16_MAX) {
     refuse(library, "too many libraries are probed already");
     return;
   }
@@ -187,6 +273,7 @@ static void examine(struct rp_libraries *set, struct rp_library *library, const 
   library->reason[0] = '\0';
   library->state = RP_LIBRARY_PLAIN;
   library->layers = 0;
+  library->no_room = false;
   rp_sites_fini(&library->sites);
   int file = rp_mapping_open(process->pid, mapping, reason, sizeof reason);
   if (file < 0) {
@@ -227,6 +314,7 @@ rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *p
   struct rp_mappings mappings;
   struct rp_process speaker = *process;
   size_t closed = 0;
+  uint64_t begun_ns = now_ns();
   speaker.pid = rp_process_speaker(process->pid);
   rp_status status = rp_mappings_read(speaker.pid, &mappings);
   if (status != RP_OK) return status;
@@ -237,9 +325,17 @@ rp_status rp_libraries_scan(struct rp_libraries *set, const struct rp_process *p
       status = RP_ERROR_NO_MEMORY;
       break;
     }
+    library->used_ns = begun_ns;
+    if (library->state == RP_LIBRARY_ALIAS) set->files[library->alias_of].used_ns = begun_ns;
+    if (library->state == RP_LIBRARY_RELEASED && library->detaching) {
+      set->deferred = true; /* what is probed there now would be taken for the old code */
+      continue;
+    }
+    if (library->state == RP_LIBRARY_RELEASED) begin_anew(library, mappings.files[i].path);
     if (library->tries && is_another(library, &mappings.files[i], speaker.pid))
       begin_anew(library, mappings.files[i].path);
-    if (library->tries == 0 || (library->state == RP_LIBRARY_REFUSED && library->tries < TRIES))
+    if (library->tries == 0 ||
+        (library->state == RP_LIBRARY_REFUSED && (library->tries < TRIES || library->no_room)))
       examine(set, library, &mappings.files[i], &speaker);
     if (range) note_range(range, &mappings.files[i]);
     closed += library->state == RP_LIBRARY_REFUSED && library->sites.refused_count == 0;
@@ -257,8 +353,9 @@ void rp_libraries_join(struct rp_libraries *set, size_t first, size_t second) {
   if (keep->state != RP_LIBRARY_PROBED || drop->state != RP_LIBRARY_PROBED ||
       keep->size_bytes != drop->size_bytes || strcmp(keep->sites.build_id, drop->sites.build_id) != 0)
     return;
-  rp_links_detach(&drop->links);
+  take_out(set, second);
   set->probed--;
   drop->state = RP_LIBRARY_ALIAS;
+  drop->alias_of = first;
   snprintf(drop->reason, sizeof drop->reason, "is the same file as %.200s", keep->path);
 }

@@ -62,7 +62,8 @@ static bool is_wanted(const struct rp_link_request *request, const struct rp_sit
 }
 
 static uint64_t cookie_of(const struct rp_link_request *request, const struct rp_site *site) {
-  return (uint64_t)request->library << 16 | (uint64_t)site->function;
+  return (uint64_t)request->library << 16 | (is_wanted(request, site, true) ? RP_PROBE_COOKIE_RETURNS : 0) |
+         (uint64_t)site->function;
 }
 
 static int attach_multi(const struct rp_link_request *request, const struct rp_sites *sites, const char *path,

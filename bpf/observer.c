@@ -19,11 +19,16 @@ uint64_t rp__observer_now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static void keep(void *context, size_t index) {
+  struct rp_libraries *libraries = context;
+  libraries->files[index].kept = true;
+}
+
 /* Own process: not observed, but its dynamic loader is the one that most others have. */
 static void probe_own_loader(struct rp_observer *observer) {
   struct rp_process own;
   if (rp_process_read(getpid(), &own) == RP_OK)
-    (void)rp_libraries_scan(&observer->libraries, &own, NULL, NULL, NULL);
+    (void)rp_libraries_scan(&observer->libraries, &own, keep, &observer->libraries, NULL);
 }
 
 static rp_status check(struct rp_observer *observer, char *message, size_t message_size) {
@@ -77,6 +82,7 @@ static rp_status open_all(struct rp_observer *observer, char *message, size_t me
                                           .leave = observer->programs->progs.rp_leave,
                                           .launches = observer->options.launches};
   status = rp_libraries_init(&observer->libraries, &request, &observer->rights);
+  if (observer->options.keep_ns) observer->libraries.keep_ns = observer->options.keep_ns;
   if (status == RP_OK) status = rp__observer_choose(observer, true, message, message_size);
   if (status != RP_OK) return status;
   observer->looked_ns = rp__observer_now_ns();
@@ -133,10 +139,13 @@ void rp_observer_stop(struct rp_observer *observer) {
   if (observer->stopped) return;
   observer->stopped = true;
   if (observer->ring) observer->programs->bss->active = RP_PROBE_OVER;
+  rp_libraries_settle(&observer->libraries);
   for (size_t i = 0; i < observer->libraries.count; i++)
     rp_links_detach(&observer->libraries.files[i].links);
   rp__observer_unfollow(observer);
   if (observer->ring) (void)ring_buffer__consume(observer->ring);
+  for (size_t i = 0; i < observer->count; i++)
+    rp_target_settle(observer->observed[i].target);
 }
 
 void rp_observer_close(struct rp_observer *observer) {

@@ -33,6 +33,7 @@ struct rp_observer_options {
   uint64_t min_bytes;
   uint32_t slack;
   uint64_t ring_bytes;     /**< rounded up to a power of two of at least one page; 0: 16 MiB */
+  uint64_t keep_ns;        /**< how long files that nobody has mapped keep their probes; 0: 30 s */
   enum rp_link_kind links; /**< RP_LINK_AUTO: what the kernel has */
   bool launches;           /**< follow what kernel launches and copies name */
   bool calls;              /**< `call` is told of every call that returned */
@@ -70,6 +71,8 @@ void rp_observer_close(struct rp_observer *observer);
 
 /** Targets, in the order in which they were met; NULL past the end. */
 struct rp_target *rp_observer_target(const struct rp_observer *observer, size_t index);
+/** Processes that were ever observed. */
+uint64_t rp_observer_met(const struct rp_observer *observer);
 /** Finished targets that had to make room. */
 uint64_t rp_observer_forgotten(const struct rp_observer *observer);
 /** Files that were looked at. */

@@ -63,6 +63,10 @@ struct rp_target *rp_observer_target(const struct rp_observer *observer, size_t 
   return index < observer->count ? observer->observed[index].target : NULL;
 }
 
+uint64_t rp_observer_met(const struct rp_observer *observer) {
+  return observer->met;
+}
+
 uint64_t rp_observer_forgotten(const struct rp_observer *observer) {
   return observer->forgotten;
 }

@@ -41,7 +41,7 @@ struct rp_observer {
   struct rp_observed *observed;
   size_t count, capacity, running;
   uint32_t buckets[RP_OBSERVER_BUCKETS]; /**< running targets by pid: index plus one */
-  uint64_t forgotten, records;
+  uint64_t met, forgotten, records;
   uint64_t looked_ns; /**< when the processes were last looked at */
   bool stopped;
 };

@@ -18,6 +18,8 @@
 static const uint64_t scan_pauses_ns[] = {10 * MS, 40 * MS, 150 * MS, 500 * MS, 2000 * MS};
 #define SCAN_PAUSES (sizeof scan_pauses_ns / sizeof scan_pauses_ns[0])
 #define SCAN_AT_EASE_NS (10000 * MS)
+/* A file whose probes are just being taken out is looked at again after so long. */
+#define DEFERRED_NS (20 * MS)
 
 /* ---- targets ---- */
 
@@ -109,6 +111,7 @@ struct rp_observed *rp__observer_begin(struct rp_observer *observer, pid_t pid, 
   struct rp_observed *observed = &observer->observed[observer->count++];
   *observed = (struct rp_observed){.target = target, .scan_ns = now_ns};
   list(observer, observed);
+  observer->met++;
   if (observer->options.started) observer->options.started(observer->options.context, target);
   return observed;
 }
@@ -118,6 +121,7 @@ void rp__observer_end(struct rp_observer *observer, struct rp_observed *observed
   if (!observed->listed) return;
   observed->lost_at_end = last ? last->event.bytes + observed->target->events_refused
                                : rp_observer_lost(observer, observed->target);
+  observed->target->in_flight = !last || last->event.operations;
   unlist(observer, observed);
   rp_target_finish(observed->target, now_ns);
 }
@@ -221,7 +225,8 @@ static void scan_one(struct rp_observer *observer, struct rp_observed *observed,
   bool settled = observed->scans >= SCAN_PAUSES;
   uint64_t pause = settled ? SCAN_AT_EASE_NS : scan_pauses_ns[observed->scans];
   observed->scans += !settled;
-  observed->scan_ns = now_ns + pause;
+  observed->scan_ns = now_ns + (observer->libraries.deferred ? DEFERRED_NS : pause);
+  observer->libraries.deferred = false;
 }
 
 uint64_t rp__observer_scan(struct rp_observer *observer, uint64_t now_ns) {
@@ -245,8 +250,38 @@ static void end_if_untold(struct rp_observer *observer, uint32_t pid, uint64_t g
   (void)bpf_map_delete_elem(bpf_map__fd(observer->programs->maps.processes), &pid);
 }
 
+/* Since when all that are observed have been looked at; 0: not all can be, or were. */
+static uint64_t all_seen_ns(const struct rp_observer *observer, uint64_t now_ns) {
+  const struct rp_libraries *libraries = &observer->libraries;
+  bool full = libraries->probed >= libraries->probed_most;
+  uint64_t seen_ns = now_ns;
+  for (size_t i = 0; i < observer->count; i++) {
+    const struct rp_observed *observed = &observer->observed[i];
+    if (!observed->listed || (observed->target->unreadable && full)) continue;
+    if (observed->target->unreadable) return 0;
+    if (observed->scanned_ns < seen_ns) seen_ns = observed->scanned_ns;
+  }
+  return seen_ns;
+}
+
+/* Reports of those that are kept name the files by their place. */
+static void note_references(struct rp_observer *observer) {
+  struct rp_libraries *libraries = &observer->libraries;
+  for (size_t i = 0; i < libraries->count; i++)
+    libraries->files[i].referenced = false;
+  for (size_t i = 0; i < observer->count; i++) {
+    const struct rp_target *target = observer->observed[i].target;
+    for (size_t k = 0; k < target->library_count; k++)
+      libraries->files[target->library[k]].referenced = true;
+    if (target->late_library) libraries->files[target->late_library - 1].referenced = true;
+  }
+}
+
 void rp__observer_look(struct rp_observer *observer, uint64_t now_ns) {
   char message[128];
+  (void)rp__observer_scan(observer, now_ns);
+  note_references(observer);
+  rp_libraries_tidy(&observer->libraries, now_ns, all_seen_ns(observer, now_ns));
   for (size_t i = 0; i < observer->count; i++) {
     const struct rp_observed *observed = &observer->observed[i];
     const struct rp_target *target = observed->target;

@@ -23,6 +23,10 @@
 /** Communicators of one ncclCommInitAll. */
 #define RP_PROBE_COMMS 16
 
+/** Of a probe's cookie: the function's return is probed too. Above are the number of the file, below the row.
+ */
+#define RP_PROBE_COOKIE_RETURNS 0x8000u
+
 /** Whether calls are seen. Processes are followed from before that on, until it is over. */
 enum rp_probe_active { RP_PROBE_NOT_YET = 0, RP_PROBE_NOW = 1, RP_PROBE_OVER = 2 };
 
@@ -82,6 +86,7 @@ struct rp_probe_process {
   uint64_t ended;                 /**< not 0: it has ended, and the record of that found no room */
   uint64_t generation_before;     /**< of the program that it was before, whose end found no room; or 0 */
   uint64_t dropped_before;        /**< events of that program that were lost */
+  uint64_t in_flight;             /**< transfers whose call has not returned */
   uint64_t operations;            /**< launches, copies and memsets begun */
   uint64_t recv_low, recv_high;   /**< bounds of everything received into */
   uint64_t alloc_low, alloc_high; /**< bounds of everything allocated */
@@ -105,21 +110,23 @@ enum rp_probe_what {
   RP_PROBE_WHAT_CALL = 3,   /**< a call returned: companion = arguments, status */
   RP_PROBE_WHAT_FORK = 4,   /**< event.pid is the child, event.aux its parent */
   RP_PROBE_WHAT_EXEC = 5,
-  RP_PROBE_WHAT_EXIT = 6,
-  RP_PROBE_WHAT_SEEN = 7,    /**< first hit of a process */
-  RP_PROBE_WHAT_LOADER = 8,  /**< the process mapped a library */
-  RP_PROBE_WHAT_ALIAS = 9,   /**< libraries event.aux and event.function are one file */
+  RP_PROBE_WHAT_EXIT = 6,   /**< of EXEC too: event.bytes = lost events, event.operations = calls in flight */
+  RP_PROBE_WHAT_SEEN = 7,   /**< first hit of a process */
+  RP_PROBE_WHAT_LOADER = 8, /**< the process mapped a library */
+  RP_PROBE_WHAT_ALIAS = 9,  /**< libraries event.aux and event.function are one file */
   RP_PROBE_WHAT_CREATE = 10, /**< physical memory: event.aux = handle, event.bytes, event.function = caller */
   RP_PROBE_WHAT_RELEASE = 11, /**< event.aux = handle */
   RP_PROBE_WHAT_RESERVE = 12, /**< address space: event.aux = address, event.bytes, event.function = caller */
-  RP_PROBE_WHAT_UNRESERVE = 13 /**< event.aux = address */
+  RP_PROBE_WHAT_UNRESERVE = 13, /**< event.aux = address */
+  RP_PROBE_WHAT_FAILED = 14     /**< a transfer (event.kind) whose call failed */
 };
 
 /** Head of every record; `event` is whole only in records of that size. */
 struct rp_probe_record {
   uint16_t what;
-  uint16_t function; /**< row of the table */
-  int32_t status;
+  uint16_t function;   /**< row of the table */
+  int32_t status;      /**< of a call; of the end of a group, 0: what is in it happens; of a transfer, not 0:
+                          the end of its group tells */
   uint64_t generation; /**< of the process */
   struct rp_event event;
 };

@@ -35,6 +35,7 @@ static __always_inline bool open_call(struct call *call, struct pt_regs *ctx, ui
   call->regs = ctx;
   call->function = (uint32_t)cookie & (RP_PROBE_FUNCTIONS - 1);
   call->shape = &shapes[call->function];
+  call->returns = cookie & RP_PROBE_COOKIE_RETURNS;
   call->process = current_process();
   if (!call->process) return false;
   call->thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), NULL_POINTER,
@@ -57,9 +58,10 @@ int rp_enter(struct pt_regs *ctx) {
   if (is_nccl_class(class_)) return enter_nccl(&call);
   if (class_ == RP_PROBE_LAUNCH) return enter_launch(&call);
   if (class_ == RP_PROBE_COPY || class_ == RP_PROBE_MEMSET) return enter_copy(&call);
+  struct past nothing = {};
   if (class_ == RP_PROBE_LOADER)
     announce((uint32_t)(bpf_get_current_pid_tgid() >> 32), call.process->generation, RP_PROBE_WHAT_LOADER, 0,
-             0);
+             &nothing);
   return 0;
 }
 

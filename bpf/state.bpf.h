@@ -66,6 +66,7 @@ struct frame {
   uint64_t sp; /* at entry; 0: none */
   uint64_t ip;
   uint64_t function;
+  uint64_t time_ns, operations; /* of a transfer: as it was posted */
   uint64_t argument[RP_PROBE_ARGUMENTS];
   uint64_t raw[RP_PROBE_REGISTERS]; /* as passed; only for a reader who asked for calls */
 };
@@ -118,6 +119,7 @@ struct call {
   struct rp_probe_process *process;
   struct thread *thread;
   uint32_t function;
+  bool returns; /* its return is seen too */
 };
 
 /* ---- counting and records ---- */
@@ -241,10 +243,14 @@ static __always_inline bool in_cgroup(void) {
   return bpf_get_current_ancestor_cgroup_id(cgroup_level) == cgroup_id;
 }
 
-/* A record about a process itself; 0 where it found no room. `dropped`: what the process that it was until
- * now has lost. */
+/* How a process, or the program that it was until now, ends: what it has lost, and calls in flight. */
+struct past {
+  uint64_t dropped, in_flight;
+};
+
+/* A record about a process itself; 0 where it found no room. */
 static __noinline int announce(uint32_t tgid, uint64_t generation, uint32_t what, uint32_t parent,
-                               uint64_t dropped) {
+                               const struct past *past) {
   struct rp_probe_record *record = bpf_ringbuf_reserve(&ring, RP_PROBE_SHORT_RECORD, 0);
   if (!record) return lose(RP_PROBE_FUNCTION_PROCESS);
   __builtin_memset(record, 0, RP_PROBE_SHORT_RECORD);
@@ -255,7 +261,8 @@ static __noinline int announce(uint32_t tgid, uint64_t generation, uint32_t what
   record->event.source = RP_SOURCE_UPROBE;
   record->event.pid = tgid;
   record->event.aux = parent;
-  record->event.bytes = dropped;
+  record->event.bytes = past->dropped;
+  record->event.operations = past->in_flight;
   record->event.time_ns = bpf_ktime_get_ns();
   bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
   return 1;
@@ -266,7 +273,8 @@ static __noinline int announce(uint32_t tgid, uint64_t generation, uint32_t what
 static __noinline int end_process(uint32_t tgid) {
   struct rp_probe_process *process = bpf_map_lookup_elem(&processes, &tgid);
   if (!process) return 0;
-  if (announce(tgid, process->generation, RP_PROBE_WHAT_EXIT, 0, process->dropped))
+  struct past past = {process->dropped, process->in_flight};
+  if (announce(tgid, process->generation, RP_PROBE_WHAT_EXIT, 0, &past))
     bpf_map_delete_elem(&processes, &tgid);
   else
     process->ended = 1;
@@ -275,15 +283,16 @@ static __noinline int end_process(uint32_t tgid) {
 
 static __noinline int take_in(uint32_t tgid, uint32_t what, uint32_t parent) {
   struct rp_probe_process fresh = {}, *before = bpf_map_lookup_elem(&processes, &tgid);
-  uint64_t generation = before ? before->generation : 0, dropped = before ? before->dropped : 0;
+  uint64_t generation = before ? before->generation : 0;
+  struct past past = {before ? before->dropped : 0, before ? before->in_flight : 0};
   fresh.generation = bpf_ktime_get_ns();
   fresh.recv_low = fresh.alloc_low = ~0ull;
   if (bpf_map_update_elem(&processes, &tgid, &fresh, BPF_ANY)) return lose(RP_PROBE_FUNCTION_PROCESS);
-  if (announce(tgid, fresh.generation, what, parent, dropped)) return 0;
+  if (announce(tgid, fresh.generation, what, parent, &past)) return 0;
   struct rp_probe_process *now = bpf_map_lookup_elem(&processes, &tgid);
   if (!now) return 0;
   now->generation_before = generation;
-  now->dropped_before = dropped;
+  now->dropped_before = past.dropped;
   return 0;
 }
 

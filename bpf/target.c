@@ -42,6 +42,7 @@ void rp_target_destroy(struct rp_target *target) {
   rp_address_map_fini(&target->ranges);
   rp_address_map_fini(&target->handles);
   rp_address_map_fini(&target->reserved);
+  free(target->held);
   free(target->comms);
   free(target);
 }
@@ -56,6 +57,7 @@ bool rp_target_map_library(struct rp_target *target, size_t index) {
 
 void rp_target_finish(struct rp_target *target, uint64_t now_ns) {
   if (target->ended_ns) return;
+  rp_target_settle(target);
   target->ended_ns = now_ns;
   rp_tracker_finish(target->tracker, now_ns);
 }
@@ -68,6 +70,53 @@ static void hand_over(struct rp_target *target, struct rp_event *event) {
   event->seq = ++target->sequence;
   if (!target->launches) event->operations = target->sends;
   if (rp_tracker_event(target->tracker, event) != RP_OK) target->events_refused++;
+}
+
+/* ---- transfers ---- */
+
+static void count_transfer(const struct rp_event *event, uint64_t *sends, uint64_t *receives) {
+  *(event->kind == RP_EVENT_SEND ? sends : receives) += 1;
+}
+
+static void make_transfer(struct rp_target *target, struct rp_event *event) {
+  hand_over(target, event);
+  count_transfer(event, &target->sends, &target->receives);
+  *(event->kind == RP_EVENT_SEND ? &target->sent_bytes : &target->received_bytes) += event->bytes;
+}
+
+/* False where there is no room. */
+static bool hold(struct rp_target *target, const struct rp_event *event) {
+  if (target->held_count == target->held_capacity) {
+    size_t capacity = target->held_capacity ? 2 * target->held_capacity : 16;
+    struct rp_event *grown =
+        capacity <= RP_TARGET_HELD ? realloc(target->held, capacity * sizeof *grown) : NULL;
+    if (!grown) return false;
+    target->held = grown;
+    target->held_capacity = capacity;
+  }
+  target->held[target->held_count++] = *event;
+  return true;
+}
+
+/* The thread's group has ended: NCCL makes all of its transfers, or none. */
+static void end_group(struct rp_target *target, uint32_t tid, bool failed) {
+  size_t left = 0;
+  for (size_t i = 0; i < target->held_count; i++) {
+    struct rp_event event = target->held[i];
+    if (event.tid != tid)
+      target->held[left++] = event;
+    else if (failed)
+      count_transfer(&event, &target->failed_sends, &target->failed_receives);
+    else
+      make_transfer(target, &event);
+  }
+  target->held_count = left;
+}
+
+void rp_target_settle(struct rp_target *target) {
+  for (size_t i = 0; i < target->held_count; i++)
+    count_transfer(&target->held[i], &target->open_sends, &target->open_receives);
+  target->held_count = 0;
 }
 
 /* ---- communicators ---- */
@@ -139,6 +188,7 @@ static void end_comm(struct rp_target *target, uint64_t handle) {
 
 static void note_moment(struct rp_target_agent *agent, uint64_t time_ns) {
   if (agent->physical_bytes > agent->physical_peak_bytes) agent->physical_peak_bytes = agent->physical_bytes;
+  if (agent->reserved_bytes > agent->reserved_peak_bytes) agent->reserved_peak_bytes = agent->reserved_bytes;
   agent->moments[agent->moment_count++ % RP_TARGET_MOMENTS] =
       (struct rp_target_moment){time_ns, agent->physical_bytes, agent->reserved_bytes};
 }
@@ -242,12 +292,6 @@ static void take_launch(struct rp_target *target, const struct rp_probe_launch *
 
 /* ---- all ---- */
 
-static void count_transfer(struct rp_target *target, const struct rp_event *event) {
-  bool send = event->kind == RP_EVENT_SEND;
-  *(send ? &target->sends : &target->receives) += 1;
-  *(send ? &target->sent_bytes : &target->received_bytes) += event->bytes;
-}
-
 /* Attaching makes a pause of its own. */
 #define SETTLING_NS 200000000u
 /* Where pauses tell nothing, looking for one that does comes to an end. */
@@ -259,10 +303,11 @@ static void count_transfer(struct rp_target *target, const struct rp_event *even
  * by without a longer one. A pause more than twice as long as all in the step after it was a stall (a
  * debugger, a checkpoint, a slow peer), and may have been anywhere: then the longest since tells. */
 static void look_for_step(struct rp_target *target, const struct rp_event *event) {
-  uint64_t pause_ns = target->last_call_ns ? event->time_ns - target->last_call_ns : 0;
+  bool later = target->last_call_ns && event->time_ns > target->last_call_ns; /* threads' calls overlap */
+  uint64_t pause_ns = later ? event->time_ns - target->last_call_ns : 0;
   uint64_t since_ns = target->longest_since_ns;
   struct rp_snapshot snapshot;
-  target->last_call_ns = event->time_ns;
+  if (later || !target->last_call_ns) target->last_call_ns = event->time_ns;
   if (event->time_ns < target->started_ns + SETTLING_NS) return;
   if (pause_ns > since_ns) target->longest_since_ns = pause_ns;
   bool longer = pause_ns > target->longest_pause_ns;
@@ -304,14 +349,21 @@ static void take_event(struct rp_target *target, const struct rp_probe_record *r
   bool copies = event.kind >= RP_EVENT_COPY_READ && event.kind <= RP_EVENT_MEMSET;
   if (copies && !rp_address_map_overlap(&target->ranges, event.address, event.address + event.bytes)) return;
   if (target->joined_late && is_transfer_call(&event)) look_for_step(target, &event);
-  hand_over(target, &event);
-  if (event.kind == RP_EVENT_RECV || event.kind == RP_EVENT_SEND) count_transfer(target, &event);
+  if (event.kind == RP_EVENT_GROUP_START || event.kind == RP_EVENT_GROUP_END)
+    end_group(target, event.tid, event.kind == RP_EVENT_GROUP_END && record->status);
+  if (event.kind != RP_EVENT_RECV && event.kind != RP_EVENT_SEND)
+    hand_over(target, &event);
+  else if (!record->status || !hold(target, &event))
+    make_transfer(target, &event);
 }
 
 void rp_target_take(struct rp_target *target, const struct rp_probe_record *record) {
   switch (record->what) {
   case RP_PROBE_WHAT_LAUNCH:
     take_launch(target, (const struct rp_probe_launch *)record);
+    break;
+  case RP_PROBE_WHAT_FAILED:
+    count_transfer(&record->event, &target->failed_sends, &target->failed_receives);
     break;
   case RP_PROBE_WHAT_CREATE:
     take_create(target, &record->event);

@@ -40,10 +40,13 @@ struct rp_target_moment {
  * caller's address. */
 struct rp_target_agent {
   uint64_t begin, end; /**< its code; 0 where there is none */
-  uint64_t physical_bytes, physical_peak_bytes, reserved_bytes;
+  uint64_t physical_bytes, physical_peak_bytes, reserved_bytes, reserved_peak_bytes;
   struct rp_target_moment moments[RP_TARGET_MOMENTS];
   size_t moment_count; /**< all that ever were */
 };
+
+/** Transfers of groups that are held until these end; more are taken to happen. */
+#define RP_TARGET_HELD 65536
 
 /** Files with probes that one process is remembered to have mapped. */
 #define RP_TARGET_LIBRARIES 32
@@ -61,6 +64,11 @@ struct rp_target {
   struct rp_target_comm *comms;
   size_t comm_count, comm_capacity;
   uint64_t sequence, sends, sent_bytes, receives, received_bytes;
+  uint64_t failed_sends, failed_receives; /**< calls that failed, themselves or by the end of their group */
+  uint64_t open_sends, open_receives;     /**< in a group whose end was not seen */
+  bool in_flight;                         /**< it ended in the middle of a transfer's call, or may have */
+  struct rp_event *held;                  /**< transfers whose group has not ended, by time of their call */
+  size_t held_count, held_capacity;
   uint64_t launches_seen;  /**< launches that named a receive buffer */
   uint64_t events_refused; /**< by the tracker */
   uint64_t words_lost;
@@ -86,6 +94,8 @@ void rp_target_destroy(struct rp_target *target);
 void rp_target_take(struct rp_target *target, const struct rp_probe_record *record);
 /** The process has mapped a file with functions of the table; false where that was known. */
 bool rp_target_map_library(struct rp_target *target, size_t index);
+/** Observation ends: transfers whose group has not ended are not counted. */
+void rp_target_settle(struct rp_target *target);
 /** The process ended, or observation did: what is open is closed. */
 void rp_target_finish(struct rp_target *target, uint64_t now_ns);
 

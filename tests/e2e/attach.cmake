@@ -26,6 +26,8 @@ target_link_libraries(attach_program_static PRIVATE ${CMAKE_DL_LIBS} Threads::Th
 set_target_properties(attach_program_static PROPERTIES ENABLE_EXPORTS ON)
 set_target_properties(attach_program attach_program_static PROPERTIES BUILD_RPATH "")
 
+add_library(doctor_odd MODULE doctor_odd.c)
+set_target_properties(doctor_odd PROPERTIES C_VISIBILITY_PRESET hidden)
 recvpool_e2e_test(test_doctor)
 recvpool_e2e_test(test_attach_calls)
 recvpool_e2e_test(test_attach_files)

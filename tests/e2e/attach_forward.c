@@ -37,3 +37,4 @@ FORWARD(cudaMalloc, cudaMalloc)
 FORWARD(cudaFree, cudaFree)
 /* For a file with the agent's name: what it makes of its own accord. */
 FORWARD(agent_create, cuMemCreate)
+FORWARD(agent_reserve, cuMemAddressReserve)

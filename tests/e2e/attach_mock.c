@@ -60,6 +60,7 @@ OUT(cuMemAllocAsync_ptsz, size_t bytes, void *stream)
 OUT(cuMemAllocFromPoolAsync, size_t bytes, void *pool, void *stream)
 OUT(cuMemAllocFromPoolAsync_ptsz, size_t bytes, void *pool, void *stream)
 OUT(cuMemCreate, size_t bytes)
+OUT(cuMemAddressReserve, size_t bytes)
 
 #define PITCH(name)                                                                                          \
   EXPORT int name(uint64_t *out, size_t *pitch, size_t width, size_t height);                                \
@@ -89,6 +90,7 @@ PLAIN(pncclRecv)
 ALIAS(ncclRecv)
 PLAIN(ncclGroupStart)
 PLAIN(ncclGroupEnd)
+PLAIN(ncclGroupSimulateEnd)
 PLAIN(ncclCommDestroy)
 PLAIN(ncclCommAbort)
 PLAIN(ncclCommFinalize)

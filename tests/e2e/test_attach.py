@@ -1,12 +1,16 @@
 """Observing the trainer from outside gives what the agent inside says, over all its schedules; at the same time."""
 
+import contextlib
 import glob
 import json
 import os
+import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import support
 import trace_check
@@ -273,6 +277,36 @@ class OutputTest(RunningCase):
         self.assertIn("release is known from answering sends only", text)
         self.assertNotIn("\x1b", text)
 
+    def test_the_table_of_a_terminal(self):
+        """One in place of the one before, and the last stays."""
+        job, said = self.start_job(["--stages", "2", "--message-bytes", "64KiB"])
+        own, its = pty.openpty()
+        self.addCleanup(os.close, own)
+        try:
+            self.wait_for_steps(said, 1)
+            observer = subprocess.Popen([RECVPOOL, "attach", "--pid", str(job.pid), "--interval", "100ms"], stdout=its,
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=support.clean_environment())
+            os.close(its)
+            text, end = "", time.monotonic() + support.TIMEOUT_SECONDS
+            while text.count("\x1b[H\x1b[2J") < 3 or "activation" not in text.split("\x1b[H\x1b[2J")[-2]:
+                self.assertLess(time.monotonic(), end, text[-2000:])
+                text += os.read(own, 65536).decode()
+            observer.send_signal(signal.SIGINT)
+            with contextlib.suppress(OSError):  # nobody is left who could write
+                while more := os.read(own, 65536).decode():
+                    text += more
+            self.assertEqual(observer.wait(timeout=support.TIMEOUT_SECONDS), 0)
+        finally:
+            job.terminate()
+            job.wait(timeout=support.TIMEOUT_SECONDS)
+        tables = text.split("\x1b[H\x1b[2J")
+        self.assertEqual(tables[0], "")
+        for table in tables[1:]:
+            self.assertRegex(table, r"^observing for \d+ s with \d+ probes; Ctrl-C ends it\r\n")
+        rows = re.findall(r"(?m)^([01]) +\S+ +(activation|gradient) ", tables[-2])
+        self.assertEqual(rows, [("0", "gradient"), ("1", "activation")])
+        self.assertNotIn(" receives (", text)  # the lines of a pipe
+
     def test_trace(self):
         path = os.path.join(self.folder, "trace.json")
         holder = self.hold_libraries()
@@ -288,6 +322,30 @@ class OutputTest(RunningCase):
         self.assertEqual(len(found), 2 * 6)
         self.assertEqual(len(found), sum(len(c["lifetimes"]) for r in reports.values() for c in r["channels"]))
         self.assertEqual(os.listdir(self.folder).count("trace.json"), 1)
+
+    def test_that_files_were_written_is_said(self):
+        """Also that nothing is in them; where stdout is a document, on stderr."""
+        trace = os.path.join(self.folder, "trace.json")
+        holder = self.hold_libraries()
+        for arguments, steps, words in (
+                ([], 3, (f"Trace written to {trace}", f"Reports written to {self.reports_dir}: 2")),
+                (["--json"], 3, (f"Trace written to {trace}", f"Reports written to {self.reports_dir}: 2")),
+                ([], 0, (f"Trace written to {trace}, without anything in it: no step was seen from its beginning to its end",
+                         f"No report written to {self.reports_dir}: no process posted a receive or a send"))):
+            with self.subTest(arguments=arguments, steps=steps):
+                command = [TRAINER, "--stages", "2", "--steps", str(steps)] if steps else ["true"]
+                job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", *command], env=support.simulated(),
+                                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+                observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--trace", trace, "--report-dir",
+                                         self.reports_dir, *arguments, report=False)
+                job.communicate("go\n", timeout=support.TIMEOUT_SECONDS)
+                out = observer.stop()
+                said, other = (observer.errors, out) if arguments else (out, observer.errors)
+                for text in words:
+                    self.assertRegex(said, rf"(?m)(^|: ){re.escape(text)}\.?$")
+                    self.assertNotIn(text, other)
+                with open(trace) as file:
+                    self.assertEqual(len(trace_check.check(json.load(file))) > 0, steps > 0)
 
     def test_trace_that_cannot_be_written(self):
         job = subprocess.Popen(["sleep", "100"])
@@ -313,6 +371,66 @@ class OutputTest(RunningCase):
         shown = support.run([RECVPOOL, "report", self.reports_dir])
         self.assert_success(shown)
         self.assertIn("limited evidence from uprobes", shown.stdout)
+
+
+class OneFolderTest(RunningCase):
+    """The agent and attach write into one folder: each process counts once."""
+
+    SECOND = "written by attach from outside: the agent's own report of the process counts"
+
+    def test_each_process_counts_once(self):
+        holder = self.hold_libraries()
+        command = [RECVPOOL, "run", "--report-dir", self.reports_dir, "--min-bytes", "1", "--", TRAINER, "--stages", "2",
+                   "--steps", "4"]
+        job = subprocess.Popen(["sh", "-c", 'read line; exec "$@"', "sh", *command], env=support.simulated(),
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        observer = self.observer("--pid", f"{job.pid},{holder.pid}", "--report-dir", self.reports_dir)
+        job.communicate("go\n", timeout=support.TIMEOUT_SECONDS)
+        observer.stop()
+        files = self.read_reports()
+        outside = [r for r in files if [e["name"] for e in r["evidence"]] == ["uprobes"]]
+        self.assertEqual((len(files), len(outside)), (4, 2))
+        shown = support.run([RECVPOOL, "report", "--json", self.reports_dir])
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        document = json.loads(shown.stdout)
+        self.check_document(document)
+        counted, = document["jobs"]
+        self.assertEqual([r["evidence"][0]["name"] for r in counted["processes"]], ["interposer"] * 2)
+        self.assertEqual(counted["totals"]["held_bytes"], sum(r["totals"]["held_bytes"] for r in counted["processes"]))
+        self.assertEqual([entry["reason"] for entry in document["skipped"]], [self.SECOND] * 2)
+        text = support.run([RECVPOOL, "report", self.reports_dir]).stdout
+        self.assertIn("note: attach has written a report of the process, too, which is left out: the agent's own counts "
+                      "(2 processes)\n", text)
+
+    def reports_of_one(self, **changes):
+        """What an agent and attach say of one process, and how the folder is counted."""
+        self.sample("plain", 0)
+        self.sample("plain", 0, folder=os.path.join(self.folder, "second"))
+        who = {"boot_id": "b", "start_ticks": 5, "pid_namespace": 1, "pid": 7, "rank": 0, "command": "train"}
+        for folder, own in ((self.reports_dir, who), (os.path.join(self.folder, "second"), {**who, **changes})):
+            for path in glob.glob(os.path.join(folder, "*.json")):
+                with open(path) as file:
+                    report = json.load(file)
+                report["process"].update(own)
+                if folder != self.reports_dir:
+                    report["process"]["start_monotonic_ns"] += 1
+                    report["evidence"] = [{"name": "uprobes", "active": True, "reason": None}]
+                with open(path, "w") as file:
+                    json.dump(report, file)
+        document = json.loads(support.run([RECVPOOL, "report", "--json", self.reports_dir,
+                                           os.path.join(self.folder, "second")]).stdout)
+        shutil.rmtree(self.reports_dir)
+        shutil.rmtree(os.path.join(self.folder, "second"))
+        return sum(len(job["processes"]) for job in document["jobs"])
+
+    def test_who_is_who(self):
+        for changes, count in (({}, 1), ({"pid": 8}, 2), ({"start_ticks": 6}, 2), ({"boot_id": "c"}, 2),
+                               ({"boot_id": None}, 2), ({"pid": 8, "pid_namespace": 2}, 1),
+                               ({"pid": 8, "pid_namespace": 2, "rank": 1}, 2),
+                               ({"pid": 8, "pid_namespace": 2, "rank": None}, 2),
+                               ({"pid": 8, "pid_namespace": 2, "command": "other"}, 2)):
+            with self.subTest(changes):
+                self.assertEqual(self.reports_of_one(**changes), count)
 
 
 def add_tests():

@@ -1,8 +1,12 @@
 """Every probed function, one by one: what its call makes of it, nesting, failures, groups, communicators, threads."""
 
 import os
+import signal
+import subprocess
 
-from attach_support import MOCK, MOCK_WITH_PAD, AttachCase, functions_of
+import support
+from attach_support import MOCK, MOCK_WITH_PAD, AttachCase, functions_of, wait_until
+from support import RECVPOOL
 
 # name, arguments, kind of event, bytes
 ALLOCATIONS = [
@@ -100,6 +104,55 @@ class CallsTest(AttachCase):
         self.assertEqual(functions["ncclRecv"]["returns"], 6)  # a weak alias of pncclRecv: one place, one count
         self.assertNotIn("pncclRecv", functions)
 
+    def receive(self, program, status=0):
+        program.do(f"set attach_mock_status {status}")
+        self.assertEqual(program.call("ncclRecv", hex(ADDRESS), 100, FLOAT32, 1, hex(COMM), 0)[0], status)
+        program.do("set attach_mock_status 0")
+
+    def end_group(self, program, status=0, end=("ncclGroupEnd",)):
+        program.do(f"set attach_mock_status {status}")
+        self.assertEqual(program.call(*end)[0], status)
+        program.do("set attach_mock_status 0")
+
+    def failed(self, report):
+        words = "receives and {} sends failed, or their group did: they are not counted"
+        return [int(text.split()[0]) for text in report["warnings"] if words.format(0) in text]
+
+    def test_transfers_that_fail_are_none(self):
+        program, observer = self.observed()
+        for status in (0, 2, 0, 5, 7):  # 7: a communicator that does not block goes on by itself
+            self.receive(program, status)
+        report, functions = self.end(program, observer)
+        self.assertEqual((self.counts(report), self.failed(report)), ({"recv": 3}, [2]))
+        self.assertEqual((functions["ncclRecv"]["calls"], functions["ncclRecv"]["failed"]), (5, 3))
+
+    def test_a_group_that_fails_has_no_transfers(self):
+        program, observer = self.observed()
+        for status, transfers in ((0, 2), (3, 3), (7, 1)):
+            program.call("ncclGroupStart")
+            program.call("ncclGroupStart")
+            for _ in range(transfers):
+                self.receive(program)
+            self.end_group(program)  # the inner one
+            self.end_group(program, status)
+        for info in (0, 0x1000):  # tells what it would take, and launches nothing where it can tell it
+            program.call("ncclGroupStart")
+            self.receive(program)
+            self.end_group(program, 0, ("ncclGroupSimulateEnd", info))
+        self.receive(program)
+        report, _ = self.end(program, observer)
+        self.assertEqual(self.counts(report), {"recv": 2 + 1 + 1 + 1, "group_start": 5, "group_end": 5})
+        self.assertEqual(self.failed(report), [3 + 1])
+
+    def test_a_group_that_has_not_ended(self):
+        """Whether its transfers happen is not known."""
+        program, observer = self.observed()
+        self.receive(program)
+        program.call("ncclGroupStart")
+        self.receive(program)
+        report, _ = self.end(program, observer)
+        self.assertEqual((self.counts(report), self.failed(report)), ({"recv": 1, "group_start": 1}, []))
+
     def test_every_data_type(self):
         widths = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]
         program, observer = self.observed()
@@ -172,6 +225,36 @@ class CallsTest(AttachCase):
         text = observer.stop()
         self.assertRegex(text, rf"(?m)^{program.pid} cudaMalloc\(0x[0-9a-f]+, 12345\) = 100$")
         self.assertRegex(text, rf"(?m)^{program.pid} ncclRecv\(0x{ADDRESS:x}, 100, 7, 1, {COMM}, 0x7f5500000000\) = 100$")
+
+
+class UndecidedTest(AttachCase):
+    def test_no_number_where_nothing_is_decided(self):
+        """Less than two steps were seen: neither how deep the buffers are nor what could be saved is known."""
+        program = self.program()
+        program.open(MOCK)
+        path = os.path.join(self.folder, "said")
+        with open(path, "w") as out:
+            observer = subprocess.Popen([RECVPOOL, "attach", "--pid", str(program.pid), "--min-bytes", "1", "--launches",
+                                         "--interval", "50ms"], stdout=out, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(observer.stderr.close)
+        self.addCleanup(observer.wait)
+        self.addCleanup(observer.kill)
+        self.assertIn("observing", observer.stderr.readline())
+        for number in range(3):
+            program.call("ncclRecv", hex(ADDRESS + number * 8192), 2048, UINT8, 1, hex(COMM), 0)
+
+        def said():
+            with open(path) as file:
+                return file.read()
+        wait_until(lambda: " 3 receives" in said(), "a line of the observer")
+        observer.send_signal(signal.SIGINT)
+        self.assertEqual(observer.wait(timeout=support.TIMEOUT_SECONDS), 0)
+        line = next(line for line in said().splitlines() if " 3 receives" in line)
+        self.assertTrue(line.endswith(" 3 buffers of 6.0 KiB, undecided yet"), line)
+        row = next(line for line in said().splitlines() if line.endswith("too_few_steps"))
+        self.assertRegex(row, r" 1 +3 +- +- +2\.0 KiB +6\.0 KiB +- +-  too_few_steps$")
+        self.assertRegex(said(), r"(?m)^total +6\.0 KiB +- +-$")
+        self.assertIn("\n=> undecided: fewer than two complete steps were seen on some channels.\n", said())
 
 
 class PerfLinksTest(AttachCase):

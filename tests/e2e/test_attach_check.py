@@ -50,6 +50,89 @@ class AgentTest(test_attach.TrainerCase):
         self.assertEqual(checks["differences"], 0)
 
 
+class SharingTest(test_attach.RunningCase):
+    """A job with the agent in it: where that shares memory there is nothing left to gain."""
+
+    def start(self, mode, *options, shares=True):
+        """A job that goes on for long, once its agents have written what they do, and the file that it says its steps in."""
+        said = os.path.join(self.folder, "said")
+        with open(said, "w") as out:
+            job = subprocess.Popen([RECVPOOL, "run", "--mode", mode, "--interval", "0.1", "--report-dir", self.reports_dir,
+                                    "--", TRAINER, "--stages", "2", "--message-bytes", "4MiB", "--steps", "100000",
+                                    *options], env=support.simulated(), stdout=out, stderr=subprocess.DEVNULL)
+
+        def end():
+            job.terminate()
+            job.wait(timeout=support.TIMEOUT_SECONDS)
+        self.addCleanup(end)
+
+        def ready():
+            found = self.read_reports() if os.path.isdir(self.reports_dir) else []
+            devices = [device for report in found for device in report["enforcement"]["devices"]]
+            return len(found) == 2 and (mode == "observe" or [d["active"] for d in devices] == [shares] * 2)
+        wait_until(ready, "the agents to share")
+        return job, said
+
+    def observe(self, job, said, *arguments, report=True):
+        observer = self.observer("--pid", str(job.pid), *arguments, report=report)
+        self.wait_for_steps(said, 20)
+        return observer.stop()
+
+    def test_what_is_shared_already(self):
+        job, said = self.start("enforce")
+        document = self.observe(job, said)
+        self.check_document(document)
+        for pid, report in reports_of(document).items():
+            inside, = [r for r in self.read_reports() if r["process"]["pid"] == pid]
+            mine, theirs = report["enforcement"], inside["enforcement"]
+            for name in ("physical_bytes", "physical_peak_bytes", "one_to_one_peak_bytes", "saved_peak_bytes"):
+                self.assertEqual(mine["totals"][name], theirs["totals"][name], name)
+            self.assertEqual(mine["totals"]["physical_bytes"], 3 * 4 << 20)
+            self.assertTrue(any("an agent in the process enforces" in text for text in report["warnings"]))
+        answer, = document["jobs"]
+        self.assertRegex(answer["conclusion"], r"^sharing saved 40\.0 MiB of the 64\.0 MiB ")
+        self.assertRegex(answer["next_step"], "^Nothing to do: memory is shared")
+
+    def test_what_is_shown_of_it(self):
+        job, said = self.start("enforce")
+        text = self.observe(job, said, "--interval", "50ms", report=False)
+        lines = [line for line in text.splitlines() if " receives (" in line]
+        self.assertTrue(lines)
+        self.assertEqual({line.split(", ")[-1] for line in lines}, {"shared by the agent: 12.0 MiB held for 32.0 MiB"})
+        self.assertIn("\n=> sharing saved 40.0 MiB of the 64.0 MiB that receive buffers would hold.\n", text)
+        self.assertNotIn("--mode enforce", text)
+
+    def test_an_agent_that_enforces_and_has_nothing_to_share(self):
+        job, said = self.start("enforce", "--allocation", "just_in_time", shares=False)
+        text = self.observe(job, said, "--interval", "50ms", report=False)
+        lines = [line for line in text.splitlines() if " receives (" in line]
+        self.assertEqual({line.split(", ")[-1] for line in lines}, {"the agent enforces and shares nothing yet"})
+        self.assertNotIn("sharing saved", text)
+        self.assertNotIn("--mode enforce", text)
+
+    def test_an_agent_that_only_observes(self):
+        job, said = self.start("observe")
+        document = self.observe(job, said)
+        answer, = document["jobs"]
+        self.assertRegex(answer["conclusion"], "^pooling would save about 20")
+        self.assertIn("--mode enforce", answer["next_step"])
+        for report in reports_of(document).values():
+            self.assertIsNone(report["enforcement"])
+            self.assertEqual([text for text in report["warnings"] if "agent" in text], [])
+
+    def test_an_agent_whose_report_is_gone(self):
+        """It was there before anybody looked: whether it shares cannot be told."""
+        job, said = self.start("enforce")
+        os.rename(self.reports_dir, self.reports_dir + ".moved")
+        with open(self.reports_dir, "w"):
+            pass  # no folder can be made there
+        for report in reports_of(self.observe(job, said)).values():
+            self.assertIsNone(report["enforcement"])
+            told = [text for text in report["warnings"] if "whether memory is shared already is not known" in text]
+            self.assertEqual(len(told), 1, report["warnings"])
+            self.assertIn(self.reports_dir, told[0])
+
+
 class GraphTest(test_attach.TrainerCase):
     def test_what_a_graph_receives_is_no_call(self):
         """The agent counts it, and the probes cannot."""
@@ -63,8 +146,9 @@ class GraphTest(test_attach.TrainerCase):
 class LyingAgentTest(AttachCase):
     """A library with the agent's name, and reports of its own making."""
 
-    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True, state="finished"):
-        """The observer's process, document and words about a process that made `made` receives. With `predecessor` the
+    def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True, state="finished",
+             failed=0):
+        """The observer's process, document and words about a process that made `made` receives, the last of which failed. With `predecessor` the
         report is of the program that the process was before; without `held` the process is the first that maps the
         library."""
         library = os.path.join(self.folder, "librecvpool.so")
@@ -82,7 +166,8 @@ class LyingAgentTest(AttachCase):
         holder.open(shutil.copy(MOCK, os.path.join(self.folder, "other.so")))
         observer.wait_for_probes(links)  # it looks at everybody's mappings, the program's before
         holder.close()
-        for _ in range(made):
+        for number in range(made):
+            program.do(f"set attach_mock_status {5 if number >= made - failed else 0}")
             program.call(*RECV)
         start = start if predecessor else time.monotonic_ns()
         report = {"state": state, "written_monotonic_ns": start,
@@ -105,6 +190,12 @@ class LyingAgentTest(AttachCase):
         checks, errors, warnings = self.told(3)
         self.assertEqual(checks, {"compared": 2, "differences": 0})
         self.assertEqual((errors, [text for text in warnings if "cross-check" in text]), ("", []))
+
+    def test_calls_that_failed(self):
+        """The agent counts them, before they are made; for the probes they are no transfers."""
+        checks, errors, warnings = self.told(3, failed=2)
+        self.assertEqual((checks, errors), ({"compared": 2, "differences": 0}, ""))
+        self.assertIn("2 receives and 0 sends failed", " ".join(warnings))
 
     def test_the_program_before(self):
         checks, errors, _ = self.told(2, predecessor=True)
@@ -166,6 +257,24 @@ class LyingAgentTest(AttachCase):
             self.report_memory(other, 4096 * made)
             time.sleep(0.1)  # so that some fall into that time
         self.assertEqual(observer.stop()["observer"]["cross_checks"]["differences"], 0)
+
+    def test_sharing_that_only_the_calls_tell_of(self):
+        """Without a report: by the memory that was made for the addresses that were reserved."""
+        (program,), observer = self.agents(1)
+        program.open(os.path.join(self.folder, "librecvpool.so"))
+        self.assertEqual(program.call("agent_reserve", "&", 32 << 20)[0], 0)
+        self.assertEqual(program.call("agent_create", "&", 12 << 20)[0], 0)
+        for _ in range(3):
+            program.call(*RECV)
+        document = observer.stop()
+        self.check_document(document)
+        report = reports_of(document)[program.pid]
+        totals = report["enforcement"]["totals"]
+        self.assertEqual((totals["physical_bytes"], totals["one_to_one_bytes"], totals["saved_bytes"]),
+                         (12 << 20, 32 << 20, 20 << 20))
+        answer = next(job for job in document["jobs"] if report in job["processes"])
+        self.assertRegex(answer["conclusion"], r"^sharing saved 20\.0 MiB of the 32\.0 MiB ")
+        self.assertRegex(answer["next_step"], "^Nothing to gain: memory is shared already; what was unsafe")
 
     def test_one_report_in_the_middle_of_a_change_is_none(self):
         checks, errors, _ = self.told(3, 4096, 8192, state="running")

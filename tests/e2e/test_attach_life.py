@@ -318,6 +318,7 @@ class UsageTest(support.TestCase):
                 (["--all", "--duration", "-1s"], "--duration must be"), (["--all", "--buffer", "1"], "--buffer must be"),
                 (["--all", "--buffer", "2GiB"], "--buffer must be"), (["--all", "--links", "x"], "--links must be"),
                 (["--all", "--min-bytes", "x"], "--min-bytes must be"), (["--all", "--slack", "-1"], "--slack must be"),
+                (["--all", "--slack", "auto"], "--mode enforce --slack auto, not 'auto'"),
                 (["--all", "x"], "argument too many"), (["--nonsense"], "no option"), (["--pid"], "needs a value")):
             with self.subTest(arguments):
                 result = support.run([RECVPOOL, "attach", *arguments])
@@ -352,6 +353,47 @@ class MissingTest(AttachCase):
         result = support.run([RECVPOOL, "attach", "--pid", str(child.pid)])
         self.assertEqual((result.returncode, result.stdout), (1, ""))
         self.assertEqual(result.stderr, f"recvpool attach: there is no process {child.pid}\n")
+
+    def test_nobody_by_that_name(self):
+        for form in ([], ["--json"]):
+            with self.subTest(form):
+                result = support.run([RECVPOOL, "attach", *form, "--comm", "rp_nobody", "--duration", "100ms"])
+                self.assertEqual(result.returncode, 1)
+                first, said = result.stderr.splitlines()
+                self.assertIn("observing 0 processes", first)
+                self.assertRegex(said, "^recvpool attach: no process was called 'rp_nobody' in all that time .*ps -eo")
+                if form:
+                    self.check_document(json.loads(result.stdout))
+                else:
+                    self.assertEqual(result.stdout, "")
+
+    def test_waiting_for_somebody(self):
+        observer = self.observer("--comm", "rp_nobody")
+        self.assertIn("waiting for a process called rp_nobody; Ctrl-C ends it", observer.process.stderr.readline())
+        observer.process.send_signal(signal.SIGINT)
+        _, errors = observer.process.communicate(timeout=support.TIMEOUT_SECONDS)
+        self.assertEqual(observer.process.returncode, 1)
+        self.assert_one_line(errors)
+        self.assertIn("no process was called 'rp_nobody' in all that time", errors)
+
+    def test_somebody_who_came_and_went(self):
+        path = os.path.join(self.folder, "rp_came")
+        shutil.copy(PROGRAM, path)
+        observer = self.observer("--comm", "rp_came")
+        self.program(path).close()
+        self.assertEqual(observer.stop()["jobs"], [])
+
+    def test_nobody_in_the_cgroup(self):
+        with open("/proc/mounts") as file:
+            roots = [line.split()[1] for line in file if line.split()[2] == "cgroup2"]
+        if not roots:
+            self.skipTest("there is no cgroup2 hierarchy")
+        group = os.path.join(roots[0], f"recvpool-test-{os.getpid()}")
+        os.makedirs(group)
+        self.addCleanup(os.rmdir, group)
+        result = support.run([RECVPOOL, "attach", "--cgroup", group, "--duration", "100ms"])
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertIn(f"no process was in {group} in all that time\n", result.stderr)
 
     def test_a_kernel_thread(self):
         result = support.run([RECVPOOL, "attach", "--pid", "2"])

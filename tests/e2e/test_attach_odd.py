@@ -127,13 +127,35 @@ class StartedOddlyTest(AttachCase):
 
 
 class EndTest(AttachCase):
-    def test_what_happens_after_it_is_not_told(self):
-        """Taking the probes out takes a while; a process that ends meanwhile did so unseen, as what it called then."""
-        program = self.program()
+    def open_many(self, program):
+        """Libraries to be probed: taking the probes out takes a while."""
         paths = [os.path.join(self.folder, f"lib{number}.so") for number in range(12)]
         for path in paths:
             shutil.copy(MOCK, path)
             program.open(path)
+        return paths
+
+    def test_a_second_interrupt_leaves_nothing(self):
+        program = self.program()
+        self.open_many(program)
+        folder = os.path.join(self.folder, "written")
+        os.mkdir(folder)
+        observer = self.observer("--pid", str(program.pid), "--trace", os.path.join(folder, "trace.json"), report=False)
+        links = observer.links()
+        self.assertEqual(len(os.listdir(folder)), 1)  # it is being written
+        observer.process.send_signal(signal.SIGINT)
+        wait_until(lambda: observer.links() < links, "the first probes to be taken out")
+        observer.process.send_signal(signal.SIGSTOP)
+        self.assertGreater(observer.links(), 0)  # it has not come to the end
+        observer.process.send_signal(signal.SIGINT)
+        observer.process.send_signal(signal.SIGCONT)
+        self.assertEqual(observer.process.wait(timeout=support.TIMEOUT_SECONDS), -signal.SIGINT)
+        self.assertEqual(os.listdir(folder), [])
+
+    def test_what_happens_after_it_is_not_told(self):
+        """Taking the probes out takes a while; a process that ends meanwhile did so unseen, as what it called then."""
+        program = self.program()
+        paths = self.open_many(program)
         observer = self.observer("--pid", str(program.pid))
         program.call(*RECV)
         observer.process.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import unittest
 
 import support
@@ -99,6 +100,80 @@ class DoctorTest(DoctorCase):
         self.assertEqual(result.returncode, UNAVAILABLE)
         self.assert_one_line(result.stderr)
         self.assertIn("was built without it", result.stderr)
+
+
+class OddLibraryTest(DoctorCase):
+    """A library that does more than answer spoils nothing but its own findings."""
+
+    LIBRARIES = {"driver": ("libcuda.so.1", "cuDriverGetVersion"), "runtime": ("libcudart.so.13", "cudaRuntimeGetVersion"),
+                 "cupti": ("libcupti.so.13", "cuptiGetVersion"), "nccl": ("libnccl.so.2", "ncclGetVersion")}
+
+    def odd(self, name, how, *arguments, function=None):
+        """The findings of that name, all others by name, and the document, where one library behaves like that."""
+        folder = os.path.join(self.folder, name)
+        os.makedirs(folder, exist_ok=True)
+        file, asked = self.LIBRARIES[name]
+        shutil.copy(os.path.join(PROGRAMS, "libdoctor_odd.so"), os.path.join(folder, file))
+        path = folder + ":" + self.simulated()["LD_LIBRARY_PATH"]
+        result = support.run([RECVPOOL, "doctor", "--json", *arguments],
+                             env=support.clean_environment(LD_LIBRARY_PATH=path, ODD=how, ODD_FUNCTION=function or asked))
+        self.assertEqual(result.stderr, "")
+        document = json.loads(result.stdout)
+        self.assertEqual([error.message for error in support.validator("doctor.schema.json").iter_errors(document)], [])
+        own = [finding for finding in document["findings"] if finding["name"] == name]
+        others = {finding["name"]: finding["status"] for finding in document["findings"] if finding["name"] != name}
+        return own, others, document
+
+    def test_one_that_prints(self):
+        for name, (file, function) in self.LIBRARIES.items():
+            with self.subTest(name):
+                (printed, version), others, document = self.odd(name, "print")
+                self.assertEqual((printed["status"], version["status"]), ("warning", "ok"))
+                self.assertRegex(printed["text"], rf'/{file}: \w+ printed when it was asked \(\d+ bytes\): ' +
+                                 rf'{{"hello": "from {function}"}}$')
+                self.assertEqual((others["cuda_versions"], document["run_works"]), ("ok", True))
+
+    def test_one_that_prints_much(self):
+        (printed, version), _, _ = self.odd("driver", "much")
+        self.assertRegex(printed["text"], r"printed when it was asked \(\d{6,} bytes\): line 0$")
+        self.assertEqual(version["status"], "ok")
+
+    def test_one_that_crashes(self):
+        for name, (file, function) in self.LIBRARIES.items():
+            with self.subTest(name):
+                (crashed,), others, document = self.odd(name, "crash")
+                self.assertEqual(crashed["status"], FAILURE if name in ("driver", "cupti") else "warning")
+                self.assertIn(f"/{file}: {function} crashed when it was asked (signal 11, Segmentation fault)", crashed["text"])
+                self.assertTrue(crashed["mend"])
+                self.assertEqual({others[other] for other in self.LIBRARIES if other != name}, {"ok"})
+                self.assertEqual(document["run_works"], name not in ("driver", "cupti"))
+
+    def test_what_was_found_before_is_kept(self):
+        (crashed, version), others, _ = self.odd("driver", "crash", function="cuInit")
+        self.assertIn("cuInit crashed", crashed["text"])
+        self.assertIn("CUDA 13.0", version["text"])
+        self.assertNotIn("devices", others)
+
+    def test_one_that_ends_the_process(self):
+        (ended,), _, _ = self.odd("driver", "exit")
+        self.assertIn("cuDriverGetVersion ended the process when it was asked (status 7)", ended["text"])
+
+    def test_one_that_does_not_answer(self):
+        (silent,), others, document = self.odd("driver", "hang", "--timeout", "1")
+        self.assertIn("cuDriverGetVersion did not answer within 1 s", silent["text"])
+        self.assertIn("--timeout", silent["mend"])
+        self.assertEqual((others["nccl"], document["run_works"]), ("ok", False))
+
+    def test_one_that_leaves_a_child_behind(self):
+        (version,), others, _ = self.odd("driver", "leave", "--timeout", "5")
+        self.assertEqual((version["status"], others["nccl"]), ("ok", "ok"))
+
+    def test_wrong_times(self):
+        for text in ("0", "-1", "1.5", "3601", "x", ""):
+            result = support.run([RECVPOOL, "doctor", "--timeout", text])
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assert_one_line(result.stderr)
+            self.assertIn("--timeout must be", result.stderr)
 
 
 class KernelTest(DoctorCase):

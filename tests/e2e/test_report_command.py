@@ -356,6 +356,29 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("observe with recvpool attach --launches, or run some steps under recvpool run.", text)
         self.assertNotIn("Nothing to gain", text)
 
+    def test_what_is_not_decided_has_no_numbers(self):
+        """Neither in its row nor in the sums, and the conclusion speaks of the rest."""
+        self.sample("plain", "0")
+
+        def change(report):
+            first, second = report["channels"][:2]
+            del report["channels"][2:]
+            for channel in (first, second):
+                channel.update(depth=2, depth_min=2, depth_max=2, slots=4, held_bytes=64 << 20, needed_bytes=16 << 20,
+                               would_save_bytes=32 << 20, buffer_bytes=8 << 20, buffers=8)
+                channel["decision"].update(poolable=True, reason="poolable")
+            for name in ("needed_bytes", "would_save_bytes"):
+                second[name] = 0
+            second["decision"].update(poolable=False, reason="too_few_steps")
+            report["totals"].update(held_bytes=128 << 20, needed_bytes=16 << 20, would_save_bytes=32 << 20)
+        self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), change)
+        text = self.report(self.reports_dir).stdout
+        self.assertRegex(text, r"(?m) 8 +- +- +8\.0 MiB +64\.0 MiB +- +-  too_few_steps$")
+        self.assertRegex(text, r"(?m) 8 +2 +4 +8\.0 MiB +64\.0 MiB +16\.0 MiB +32\.0 MiB  poolable$")
+        self.assertRegex(text, r"(?m)^total +128\.0 MiB +- +32\.0 MiB$")
+        self.assertIn("\n=> pooling would save 32.0 MiB of the 64.0 MiB held for receive buffers; "
+                      "undecided on 1 of 2 channels, with too few steps seen", text)
+
     def test_shadow_says_what_enforcing_would_have_missed(self):
         self.sample("shadow", "0")
 

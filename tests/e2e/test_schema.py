@@ -36,7 +36,7 @@ def remove(*path):
 VERSIONS = {
     "doctor": ("1.0", "ab01ecab71941ad9"),
     "gpu": ("1.0", "45df5b34e3af005e"),
-    "job": ("1.4", "6611b606f13bebb6"),
+    "job": ("1.5", "85150dec434ba296"),
     "overview": ("1.3", "f14fe7e77cd83676"),
     "plan": ("1.2", "be1418f0d698afc6"),
     "processes": ("1.1", "8d8b0dda815260bc"),

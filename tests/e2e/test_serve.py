@@ -1,10 +1,12 @@
 """`recvpool serve`: what it answers, to whom, and what it survives."""
 
+import glob
 import http.client
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -74,6 +76,44 @@ class ServeTest(support.TestCase):
         self.assert_valid(document, "processes.schema.json")
         self.assertEqual(document["schema_version"], VERSIONS["processes"][0])
         return document
+
+    def written_twice(self, pid=7):
+        """By the agent in a process, and by attach."""
+        who = {"boot_id": "b", "start_ticks": 5, "pid_namespace": 1, "pid": pid}
+        for folder in ("own", "second"):
+            self.sample("plain", 0, folder=os.path.join(self.folder, folder))
+            for path in glob.glob(os.path.join(self.folder, folder, "*.json")):
+                with open(path) as file:
+                    report = json.load(file)
+                report["process"].update({**who, "command": "train" if folder == "own" else "attach"})
+                if folder == "second":
+                    report["process"]["start_monotonic_ns"] += 1
+                    report["evidence"] = [{"name": "uprobes", "active": True, "reason": None}]
+                with open(path, "w") as file:
+                    json.dump(report, file)
+        return [os.path.join(self.folder, folder, name) for folder in ("own", "second")
+                for name in os.listdir(os.path.join(self.folder, folder))]
+
+    def test_a_process_with_two_reports_counts_once(self):
+        own, second = self.written_twice()
+        shutil.copy(second, os.path.join(self.reports_dir, "second.json"))
+        self.start()
+        self.assertEqual(len(self.until(lambda: self.processes()["processes"])), 1)  # the only one that there is
+        shutil.copy(own, os.path.join(self.reports_dir, "own.json"))
+        document = self.until(lambda: self.processes()["skipped"] and self.processes())
+        self.assertEqual([entry["name"] for entry in document["skipped"]], ["second.json"])
+        self.assertIn("the agent's own report of the process counts", document["skipped"][0]["reason"])
+        self.assertEqual((len(document["processes"]), document["skipped_count"]), (1, 0))  # nothing is wrong with it
+        self.assertEqual(document["processes"][0]["command"], "train")
+        metrics = self.get("/metrics")[2]
+        self.assertRegex(metrics, r"(?m)^recvpool_reports_skipped 0$")
+        os.utime(os.path.join(self.reports_dir, "second.json"))  # written anew, as each few seconds
+        self.sample("plain", 3)  # seen by a look after that
+        self.until(lambda: len(self.processes()["processes"]) > 1)
+        self.assertNotIn("attach", [row["command"] for row in self.processes()["processes"]])
+        os.unlink(os.path.join(self.reports_dir, "own.json"))
+        self.until(lambda: not self.processes()["skipped"])
+        self.assertIn("attach", [row["command"] for row in self.processes()["processes"]])
 
     def overview(self):
         document = json.loads(self.get("/api/v1/job")[2])

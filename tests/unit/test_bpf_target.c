@@ -63,6 +63,17 @@ static void allocation(struct rp_target *target, uint64_t address) {
   take(target, &record, RP_PROBE_SHORT_RECORD);
 }
 
+static void in_group(struct rp_target *target, uint32_t tid, enum rp_event_kind kind, uint64_t address,
+                     int32_t status) {
+  struct rp_probe_record record = event(kind);
+  record.status = status;
+  record.event.tid = tid;
+  record.event.peer = 1;
+  record.event.address = address;
+  record.event.bytes = address ? 4096 : 0;
+  take(target, &record, RP_PROBE_SHORT_RECORD);
+}
+
 static void launch(struct rp_target *target, uint64_t function, size_t count, const uint64_t *words) {
   struct rp_probe_launch record = {.head = event(RP_EVENT_KERNEL), .count = (uint32_t)count};
   record.head.what = RP_PROBE_WHAT_LAUNCH;
@@ -344,8 +355,73 @@ static void groups_do_not_disturb(void **state) {
   rp_target_destroy(target);
 }
 
+/* What is in a group happens when it ends, or not; each thread has its own. */
+static void transfers_of_a_group_wait_for_its_end(void **state) {
+  (void)state;
+  struct rp_target *target = make(true);
+  in_group(target, 1, RP_EVENT_GROUP_START, 0, 0);
+  in_group(target, 2, RP_EVENT_GROUP_START, 0, 0);
+  in_group(target, 1, RP_EVENT_RECV, BASE, 1);
+  in_group(target, 2, RP_EVENT_RECV, BASE + 4096, 1);
+  in_group(target, 2, RP_EVENT_SEND, BASE + 8192, 1);
+  in_group(target, 3, RP_EVENT_SEND, BASE + 8192, 0); /* outside of any */
+  assert_int_equal(target->receives + 10 * target->sends, 10);
+  in_group(target, 2, RP_EVENT_GROUP_END, 0, 0);
+  assert_int_equal(target->receives + 10 * target->sends, 21);
+  in_group(target, 1, RP_EVENT_GROUP_END, 0, 5);
+  assert_int_equal(target->receives + 10 * target->sends, 21);
+  assert_int_equal(target->failed_receives + 10 * target->failed_sends, 1);
+  in_group(target, 1, RP_EVENT_GROUP_START, 0, 0);
+  in_group(target, 1, RP_EVENT_SEND, BASE, 1);
+  rp_target_finish(target, clock_ns);
+  assert_int_equal(target->receives + 10 * target->sends, 21);
+  assert_int_equal(target->open_receives + 10 * target->open_sends, 10);
+  rp_target_destroy(target);
+}
+
+/* Its end found no room in the buffer: the thread's next one tells that there was one. */
+static void an_end_that_was_lost(void **state) {
+  (void)state;
+  struct rp_target *target = make(true);
+  in_group(target, 1, RP_EVENT_GROUP_START, 0, 0);
+  in_group(target, 1, RP_EVENT_RECV, BASE, 1);
+  in_group(target, 1, RP_EVENT_GROUP_START, 0, 0);
+  assert_int_equal(target->receives, 1);
+  rp_target_destroy(target);
+}
+
+/* What has no room to be held is taken to happen. */
+static void a_group_without_end(void **state) {
+  (void)state;
+  struct rp_target *target = make(true);
+  for (uint32_t i = 0; i < RP_TARGET_HELD + 5u; i++)
+    in_group(target, 1, RP_EVENT_SEND, BASE, 1);
+  assert_int_equal(target->sends, 5);
+  rp_target_finish(target, clock_ns);
+  assert_int_equal(target->sends + target->open_sends, RP_TARGET_HELD + 5u);
+  rp_target_destroy(target);
+}
+
+static void failed_calls_are_counted_apart(void **state) {
+  (void)state;
+  struct rp_target *target = make(true);
+  struct rp_probe_record record = event(RP_EVENT_RECV);
+  record.what = RP_PROBE_WHAT_FAILED;
+  take(target, &record, RP_PROBE_SHORT_RECORD);
+  assert_int_equal(target->receives, 0);
+  assert_int_equal(target->failed_receives, 1);
+  struct rp_snapshot seen = snapshot(target);
+  assert_int_equal(seen.events[RP_EVENT_RECV], 0);
+  rp_snapshot_fini(&seen);
+  rp_target_destroy(target);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(transfers_of_a_group_wait_for_its_end),
+      cmocka_unit_test(an_end_that_was_lost),
+      cmocka_unit_test(a_group_without_end),
+      cmocka_unit_test(failed_calls_are_counted_apart),
       cmocka_unit_test(counts_transfers),
       cmocka_unit_test(launches_name_buffers_and_weights),
       cmocka_unit_test(impossible_launch_records),
