@@ -210,7 +210,7 @@ class RobustnessTest(support.TestCase):
         nonsense = {name: "\x1bnonsense\n\udcff" for name in
                     ("RECVPOOL_MODE", "RECVPOOL_INTERVAL", "RECVPOOL_MIN_BYTES", "RECVPOOL_SLACK", "RECVPOOL_CUPTI",
                      "RECVPOOL_VERBOSE", "RECVPOOL_PLAN_RANK", "RECVPOOL_BUFFER_BYTES", "RECVPOOL_SLOTS",
-                     "RECVPOOL_ON_VIOLATION", "RECVPOOL_STRICT", "RECVPOOL_RUN", "RECVPOOL_COLOUR")}
+                     "RECVPOOL_HEADROOM", "RECVPOOL_ON_VIOLATION", "RECVPOOL_STRICT", "RECVPOOL_RUN", "RECVPOOL_COLOUR")}
         warning, = self.check_same([PROGRAM, "no_nccl"], warnings=1, **nonsense)
         for name in nonsense:
             self.assertIn(name, warning)
@@ -219,7 +219,7 @@ class RobustnessTest(support.TestCase):
         self.assertEqual(report["configuration"], {
             "slack_slots": 2, "min_bytes": 65536, "slack_auto": False, "cupti": "always", "on_violation": "fallback",
             "strict": False, "plan": None, "plan_rank": None, "buffer_bytes": None, "slots": None, "run": None,
-            "problem": None})
+            "problem": None, "headroom_bytes": 0})
 
     def test_contradictions_are_observed(self):
         warning, = self.check_same([PROGRAM, "no_nccl"], warnings=1, RECVPOOL_MODE="enforce", RECVPOOL_PLAN="/plan.json",
