@@ -21,7 +21,7 @@ class SimulatedTest(support.TestCase):
         """The report, after the exit status was checked; and what was printed."""
         out = os.path.join(self.folder, "out")
         result = support.run([RUN, "--build", BUILD, "--out", out, *arguments], env=support.clean_environment(**variables),
-                             timeout=800)
+                             timeout=1500)
         self.assertIn(result.returncode, (0, 1, 77), f"{result.stdout}\n{result.stderr}")
         with open(os.path.join(out, "gpu-report.json")) as file:
             report = json.load(file)
