@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
+#include "agent/identity.h"
 #include "agent/names.h"
 #include "agent/ordering.h"
 #include "agent/posts.h"
@@ -373,7 +374,10 @@ const struct rp_cuda_sink *rp_agent_sink(void) {
 /* ---- life ---- */
 
 rp_status rp_agent_start(const struct rp_config *config) {
-  const struct rp_tracker_options options = {.min_bytes = config->min_bytes, .slack = config->slack};
+  struct rp_process_info process;
+  rp_identity_rank(&process);
+  const struct rp_tracker_options options = {
+      .min_bytes = config->min_bytes, .slack = config->slack, .world_size = process.world_size};
   const struct rp_tracker_sink to_filter = {.range_added = range_added, .range_removed = range_removed};
   own_pid = (uint32_t)getpid();
   rp_status status = rp_ordering_start();

@@ -325,7 +325,7 @@ static int write_trace(struct rp_read_set *set, const struct rp_attach_arguments
   if (!a->trace) return 0;
   for (size_t i = 0; i < set->count; i++)
     lifetimes += set->reports[i].digest->lifetimes;
-  if (!rp__output_end(trace, rp__report_write_trace(set, RP_TRACE_LIFETIMES, trace->file))) {
+  if (!rp__output_end(trace, rp__report_write_trace(set, SIZE_MAX, RP_TRACE_LIFETIMES, trace->file))) {
     rp_cmd_error("attach", "cannot write %s: %s", a->trace, strerror(errno));
     return RP_EXIT_FAILURE;
   }

@@ -1,5 +1,6 @@
 /* `recvpool plan`: how many receive buffers a schedule needs, on paper. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/plan_command.h"
@@ -7,6 +8,16 @@
 static int fail(rp_status status, const char *message) {
   rp_cmd_error("plan", "%s", message[0] ? message : rp_status_text(status));
   return RP_EXIT_FAILURE;
+}
+
+static rp_status from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **plan,
+                           char *message, size_t message_size) {
+  char *text = NULL;
+  size_t length;
+  rp_status status = rp_plan_read_text(path, &text, &length, message, message_size);
+  if (!status) status = rp_plan_from_text(path, text, length, options, plan, message, message_size);
+  free(text);
+  return status;
 }
 
 static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **plan,
@@ -22,7 +33,7 @@ static rp_status make_plan(const struct rp_plan_arguments *a, struct rp_plan **p
   if (a->lowered) {
     provenance->kind = "lowered_file";
     provenance->source = a->lowered;
-    return rp_plan_from_file(a->lowered, &a->options, plan, message, message_size);
+    return from_file(a->lowered, &a->options, plan, message, message_size);
   }
   provenance->kind = "report";
   provenance->source = a->from_report;
@@ -66,25 +77,34 @@ static int put_out(const struct rp_plan_arguments *a, const struct rp_plan *plan
   return status;
 }
 
-/* A saved plan, a schedule file, or a named schedule. */
-static rp_status make_expectation(const struct rp_plan_arguments *a, struct rp_plan **plan, char *message,
-                                  size_t message_size) {
+/* A saved plan, a schedule file, or a named schedule: which of them a file is, its first character tells. -1
+ * to go on, else the exit status. */
+static int make_expectation(const struct rp_plan_arguments *a, struct rp_plan **plan) {
   struct rp_plan_provenance ignored;
   struct rp_plan_observation none;
-  size_t length = a->lowered ? strlen(a->lowered) : 0;
-  if (length > 5 && strcmp(a->lowered + length - 5, ".json") == 0)
-    return rp_plan_from_plan(a->lowered, &a->options, plan, message, message_size);
-  return make_plan(a, plan, &ignored, &none, message, message_size);
+  char message[512] = "", *text = NULL;
+  size_t length;
+  int result = -1;
+  rp_status status =
+      a->schedule ? RP_OK : rp_plan_read_text(a->lowered, &text, &length, message, sizeof(message));
+  if (!status && !text)
+    status = make_plan(a, plan, &ignored, &none, message, sizeof(message));
+  else if (!status && !rp_plan_is_saved(text, length))
+    status = rp_plan_from_text(a->lowered, text, length, &a->options, plan, message, sizeof(message));
+  else if (!status && (result = rp_plan_check_settled(&a->options)) < 0)
+    status = rp_plan_from_plan(a->lowered, text, length, &a->options, plan, message, sizeof(message));
+  free(text);
+  return status ? fail(status, message) : result;
 }
 
 static int compare(const struct rp_plan_arguments *a) {
   struct rp_plan *plan = NULL, *run = NULL;
   struct rp_plan_observation observation;
   char message[512] = "";
-  rp_status status = make_expectation(a, &plan, message, sizeof(message));
-  if (!status)
-    status = rp_plan_from_reports(a->from_report, plan->ranks, &a->options, &run, &observation, message,
-                                  sizeof(message));
+  int result = make_expectation(a, &plan);
+  if (result >= 0) return result;
+  rp_status status = rp_plan_from_reports(a->from_report, plan->ranks, &a->options, &run, &observation,
+                                          message, sizeof(message));
   size_t departures = status ? 0 : rp_plan_print_departures(plan, run, observation.by_receipt, stdout);
   rp_plan_destroy(plan);
   rp_plan_destroy(run);

@@ -14,13 +14,14 @@
 #include "agent/config.h"
 #include "agent/plan_command.h"
 
-enum { OPTION_HTML = 256, OPTION_TRACE, OPTION_TRACE_LIFETIMES, OPTION_PLAN, OPTION_COLOUR };
+enum { OPTION_HTML = 256, OPTION_TRACE, OPTION_TRACE_LIFETIMES, OPTION_PLAN, OPTION_JOB, OPTION_COLOUR };
 
 static const struct option options[] = {{"json", no_argument, NULL, 'j'},
                                         {"html", required_argument, NULL, OPTION_HTML},
                                         {"trace", required_argument, NULL, OPTION_TRACE},
                                         {"trace-lifetimes", required_argument, NULL, OPTION_TRACE_LIFETIMES},
                                         {"plan", required_argument, NULL, OPTION_PLAN},
+                                        {"job", required_argument, NULL, OPTION_JOB},
                                         {"color", optional_argument, NULL, OPTION_COLOUR},
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
@@ -29,6 +30,7 @@ struct arguments {
   bool json, colour;
   const char *html, *trace, *plan;
   size_t trace_lifetimes;
+  size_t job;       /**< number of the one that is asked for; 0: all, SIZE_MAX: the last */
   char *first_path; /**< what was read, for messages */
 };
 
@@ -48,13 +50,18 @@ static int print_help(void) {
       "  unshared   bytes that one allocation per buffer would hold, physical what was held at most\n"
       "  saved      the difference as measured; ratio: physical over K slots, 1.00 is the least\n"
       "then what follows from it, and what to do next.\n"
-      "A folder may hold several runs: processes that share an NCCL communicator are shown as one job.\n\n"
+      "A folder may hold several runs: processes that share an NCCL communicator are shown as one job,\n"
+      "each with its number, in the order in which they began.\n\n"
+      "  --job N              only job N, or the last one: --job last [all]\n"
       "  --json               one JSON document on stdout (share/recvpool/schema/job.schema.json)\n"
       "  --html FILE          also write a page that holds all of it and needs nothing else\n"
-      "  --trace FILE         also write the last complete step as trace events, for ui.perfetto.dev\n"
+      "  --trace FILE         also write the last complete step as trace events, for ui.perfetto.dev; of\n"
+      "                       several jobs, that of the last one with receives\n"
       "  --trace-lifetimes N  most receives in the trace; the oldest are left out, of all processes alike,\n"
       "                       and it says how many [%d]\n"
-      "  --plan FILE          also write a plan for recvpool run --mode enforce --plan FILE\n"
+      "  --plan FILE          also write a plan for recvpool run --mode enforce --plan FILE; where there "
+      "are\n"
+      "                       several jobs, --job tells of which\n"
       "  --color[=WHEN]       mark what matters: always | never | auto, on a terminal unless NO_COLOR is "
       "set [auto]\n"
       "  --help               this text\n\n"
@@ -88,6 +95,18 @@ static int read_all(struct rp_read_set *set, struct arguments *a, int count, cha
   return RP_EXIT_FAILURE;
 }
 
+/* Leaves the job that was asked for. Returns as above. */
+static int choose_job(struct rp_read_set *set, const struct arguments *a) {
+  size_t number = a->job == SIZE_MAX ? set->job_count : a->job;
+  if (number > set->job_count) {
+    rp_cmd_error("report", "there is no job %zu; there are %zu, numbered from 1", number, set->job_count);
+    return RP_EXIT_FAILURE;
+  }
+  if (number == 0 || rp_read_choose_job(set, number - 1) == RP_OK) return -1;
+  rp_cmd_error("report", "%s", rp_status_text(RP_ERROR_NO_MEMORY));
+  return RP_EXIT_FAILURE;
+}
+
 /* ---- what it writes ---- */
 
 static bool write_html(struct rp_read_set *set, const struct arguments *a, FILE *out) {
@@ -95,8 +114,15 @@ static bool write_html(struct rp_read_set *set, const struct arguments *a, FILE 
   return rp__report_write_html(set, out);
 }
 
+/* Of several jobs one, for their clocks and ranks have nothing to do with one another: the last one with
+ * something to see. */
 static bool write_trace(struct rp_read_set *set, const struct arguments *a, FILE *out) {
-  return rp__report_write_trace(set, a->trace_lifetimes, out);
+  size_t job = rp__report_trace_job(set);
+  if (set->job_count > 1)
+    rp_cmd_error("report",
+                 "the trace is of job %zu, the last one with receives of %zu jobs; --job N takes another",
+                 rp_report_number(set, job), set->job_count);
+  return rp__report_write_trace(set, job, a->trace_lifetimes, out);
 }
 
 static int write_file(struct rp_read_set *set, const struct arguments *a, const char *path, const char *what,
@@ -176,6 +202,18 @@ static bool wants_colour(void) {
   return isatty(STDOUT_FILENO) == 1 && (!no || !*no) && (!terminal || strcmp(terminal, "dumb") != 0);
 }
 
+static int take_job(const char *text, size_t *out) {
+  char *end;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  *out = SIZE_MAX;
+  if (strcmp(text, "last") == 0) return -1;
+  *out = (size_t)value;
+  if (*text >= '0' && *text <= '9' && !*end && !errno && value > 0 && value <= INT32_MAX) return -1;
+  rp_cmd_error("report", "--job '%s': must be the number of a job, from 1 on, or last", text);
+  return RP_EXIT_USAGE;
+}
+
 static int take_colour(const char *when, bool *out) {
   *out = wants_colour();
   if (!when || strcmp(when, "always") == 0)
@@ -211,6 +249,9 @@ static int take_options(struct arguments *a, int argc, char **argv) {
     case OPTION_PLAN:
       a->plan = optarg;
       break;
+    case OPTION_JOB:
+      status = take_job(optarg, &a->job);
+      break;
     case OPTION_COLOUR:
       status = take_colour(optarg, &a->colour);
       break;
@@ -232,6 +273,7 @@ int rp_cmd_report(int argc, char **argv) {
                             .keep_texts = a.json || a.html || a.trace || a.plan,
                             .progress = isatty(STDERR_FILENO) == 1};
   status = read_all(&set, &a, argc - optind, argv + optind);
+  if (status < 0) status = choose_job(&set, &a);
   if (status < 0) {
     status = put_out(&set, &a);
     if (set.path_missing) status = RP_EXIT_FAILURE;

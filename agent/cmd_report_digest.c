@@ -11,6 +11,9 @@
 #define MOST_COMMUNICATORS 4096
 #define COMMUNICATOR_BYTES 64
 #define HOST_BYTES 255
+#define COMMAND_BYTES 255
+/* Places in communicators, of one report that has a rank of a plan. */
+#define MOST_PLACES 1024
 
 static char *process_key(const json_t *process, const char *host) {
   json_t *key = json_pack("[o, O?, O?]", rp__json_text(host), json_object_get(process, "pid"),
@@ -56,10 +59,33 @@ static char *printed(void (*print)(const json_t *report, FILE *out), const json_
   return NULL;
 }
 
+static void add_place(json_t *places, const json_t *of, const char *rank_key) {
+  char place[COMMUNICATOR_BYTES + 32];
+  const json_t *rank = json_object_get(of, rank_key), *id = json_object_get(of, "communicator_id");
+  if (!json_is_integer(rank) || !json_is_string(id) || json_string_length(id) > COMMUNICATOR_BYTES) return;
+  snprintf(place, sizeof place, "%s/%lld", json_string_value(id), (long long)json_integer_value(rank));
+  if (json_array_size(places) < MOST_PLACES) (void)json_array_append_new(places, rp__json_text(place));
+}
+
+static void take_plan_rank(struct rp_read_digest *digest, const json_t *report) {
+  const json_t *rank = json_object_get(json_object_get(report, "configuration"), "plan_rank"), *entry;
+  size_t i;
+  digest->plan_rank = -1;
+  if (!json_is_integer(rank) || json_integer_value(rank) < 0 || !digest->enforced.processes) return;
+  digest->plan_rank = json_integer_value(rank);
+  digest->plan_places = json_array();
+  digest->plan_peers = json_array();
+  json_array_foreach(json_object_get(report, "communicators"), i, entry)
+      add_place(digest->plan_places, entry, "rank");
+  json_array_foreach(json_object_get(report, "channels"), i, entry)
+      add_place(digest->plan_peers, entry, "peer");
+}
+
 static void take_identity(struct rp_read_digest *digest, const json_t *report) {
   const char *run = rp__text_of(json_object_get(report, "configuration"), "run", "");
   const json_t *process = json_object_get(report, "process"), *rank = json_object_get(process, "rank");
   digest->host = strndup(rp__text_of(process, "host", ""), HOST_BYTES);
+  digest->command = strndup(rp__text_of(process, "command", ""), COMMAND_BYTES);
   digest->process = digest->host ? process_key(process, digest->host) : NULL;
   digest->rank = json_is_integer(rank) ? json_integer_value(rank) : INT64_MAX;
   digest->world_size = (int64_t)rp__count_of(process, "world_size");
@@ -82,11 +108,13 @@ struct rp_read_digest *rp__digest_create(const json_t *report, bool tables) {
   digest->held_bytes = rp__count_of(totals, "held_bytes");
   digest->needed_bytes = rp__count_of(totals, "needed_bytes");
   digest->would_save_bytes = rp__count_of(totals, "would_save_bytes");
+  digest->steps_complete = rp__count_of(totals, "steps_complete");
   rp__summary_of(report, &digest->summary);
   rp__enforced_of(report, &digest->enforced);
+  take_plan_rank(digest, report);
   digest->violation = rp__violation_of(report);
   digest->unshared = rp__unshared_of(report);
-  bool whole = digest->process && digest->communicators && digest->notes;
+  bool whole = digest->process && digest->command && digest->communicators && digest->notes;
   if (tables) {
     digest->rows = printed(rp__print_rows, report);
     digest->shared = printed(rp__print_shared, report);
@@ -124,6 +152,9 @@ void rp__digest_destroy(struct rp_read_digest *digest) {
   rp__digest_empty(digest);
   free(digest->process);
   free(digest->host);
+  free(digest->command);
+  json_decref(digest->plan_places);
+  json_decref(digest->plan_peers);
   rp_input_identity_fini(&digest->identity);
   json_decref(digest->communicators);
   json_decref(digest->notes);
@@ -160,6 +191,7 @@ void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summa
     out->undecided_bytes = rp__add(out->undecided_bytes, part->undecided_bytes);
     out->saved_bytes = rp__add(out->saved_bytes, part->saved_bytes);
     out->whole_saved_bytes = rp__add(out->whole_saved_bytes, part->whole_saved_bytes);
+    out->unreachable_bytes = rp__add(out->unreachable_bytes, part->unreachable_bytes);
     if (part->channels && (!measured || !part->piece_bytes))
       out->piece_bytes = measured ? 0 : part->piece_bytes;
     measured |= part->channels > 0;

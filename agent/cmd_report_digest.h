@@ -20,6 +20,7 @@ struct rp__summary {
   uint64_t held_bytes, saved_bytes, small_receives;
   uint64_t whole_saved_bytes; /**< with each slot rounded up to what the device gives at a time */
   uint64_t piece_bytes;       /**< which is that, as measured; 0 = as assumed */
+  uint64_t unreachable_bytes; /**< of buffers that would be pooled, but lie in allocations with other data */
   uint64_t undecided_bytes;   /**< held of those with too few steps; part of held_bytes */
   size_t unseen;              /**< channels whose buffers nobody was seen to use */
   bool activations_unbounded, gradients_unbounded, estimate;
@@ -44,15 +45,20 @@ struct rp_read_digest {
   char *process; /**< host, pid and start as JSON: equal in two states of one process */
   char *host;
   struct rp_input_identity identity;
-  int64_t rank; /**< INT64_MAX: not known */
+  char *command; /**< its beginning */
+  int64_t rank;  /**< INT64_MAX: not known */
   int64_t world_size;
   double start_unix_seconds, written_unix_seconds;
-  char run[64];                              /**< which recvpool run started it; "" where none did */
-  bool finished;                             /**< this is its last report */
+  char run[64];  /**< which recvpool run started it; "" where none did */
+  bool finished; /**< this is its last report */
+  uint64_t steps_complete;
   int64_t start_monotonic_ns, first_post_ns; /**< the first lifetime's; 0: there is none */
   size_t lifetimes;                          /**< that have a time */
   json_t *communicators;                     /**< array of ids */
   json_t *notes;                             /**< array of sentences */
+  int64_t plan_rank;                         /**< that it was told to take, and enforces; -1: none */
+  json_t *plan_places, *plan_peers; /**< arrays of "communicator/rank": its own, and those it receives from;
+                                       NULL without plan_rank */
   uint64_t held_bytes, needed_bytes, would_save_bytes;
   struct rp__summary summary;
   struct rp__enforced enforced;
@@ -95,6 +101,11 @@ void rp__print_shared(const json_t *report, FILE *out);
 void rp__print_happened(const json_t *report, FILE *out);
 /** How many receives were seen, where all of them are below the threshold; else 0. */
 uint64_t rp__small_receives(const json_t *report);
+
+/** Prints what `rp_report_notes` has, and returns how many lines. */
+size_t rp__notes_print(const struct rp_read_set *set, size_t job, FILE *out);
+/** Prints which job it is, and since when. */
+void rp__job_heading_print(const struct rp_read_set *set, size_t job, FILE *out);
 
 /** What is shared, and what happened, of a job. */
 void rp__enforced_print(const struct rp_read_set *set, size_t job, FILE *out);

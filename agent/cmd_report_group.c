@@ -277,6 +277,7 @@ rp_status rp__group(struct rp_read_set *set) {
   if (status == RP_OK) status = join_runs(set, parent, owner);
   if (status == RP_OK) {
     number_jobs(set, parent);
+    set->jobs_found = set->job_count;
     if (set->count) qsort(set->reports, set->count, sizeof *set->reports, by_job_and_rank);
     status = find_bounds(set);
   }

@@ -37,7 +37,7 @@ json_t *rp_report_totals_json(const struct rp_read_set *set, size_t job) {
 }
 
 static void write_job(struct rp_read_set *set, size_t job, struct rp__stream *stream) {
-  char conclusion[512], next[512];
+  char conclusion[512], next[512], title[256];
   size_t first, end, written = 0;
   rp__job_range(set, job, &first, &end);
   rp__stream_raw(stream, job ? ",\n{\"processes\":[\n" : "\n{\"processes\":[\n");
@@ -49,7 +49,10 @@ static void write_job(struct rp_read_set *set, size_t job, struct rp__stream *st
   }
   rp_report_conclude(set, job, conclusion, sizeof conclusion);
   rp_report_next_step(set, job, next, sizeof next);
+  rp_report_title(set, job, title, sizeof title);
   rp__stream_raw(stream, "]");
+  rp__stream_member(stream, false, "number", json_integer((json_int_t)rp_report_number(set, job)));
+  rp__stream_member(stream, false, "title", rp__json_text(title));
   rp__stream_member(stream, false, "totals", rp_report_totals_json(set, job));
   rp__stream_member(stream, false, "conclusion", json_string(conclusion));
   rp__stream_member(stream, false, "next_step", json_string(next));

@@ -20,7 +20,7 @@ static bool has_ended(const struct rp_read_set *set, size_t job) {
   size_t first, end;
   rp__job_range(set, job, &first, &end);
   for (size_t i = first; i < end; i++)
-    if (!set->reports[i].digest->finished) return false;
+    if (!set->reports[i].digest->finished && !set->reports[i].ended) return false;
   return true;
 }
 
@@ -87,16 +87,27 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
              has_ended(set, job) ? "the job ended before the others could" : "let the job run on");
 }
 
-static void after_observing(const struct rp__summary *summary, const struct rp__enforced *sum, char *out,
-                            size_t out_size) {
+/* A plan is of one job, which has to be named where there are several. */
+static void advise_plan(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+  char choice[48] = "";
+  if (set->jobs_found > 1) snprintf(choice, sizeof choice, " --job %zu", rp_report_number(set, job));
+  snprintf(out, out_size,
+           "Make a plan with recvpool report%s --plan FILE, and run with recvpool run --mode enforce --plan "
+           "FILE.",
+           choice);
+}
+
+static void after_observing(const struct rp_read_set *set, size_t job, const struct rp__summary *summary,
+                            const struct rp__enforced *sum, char *out, size_t out_size) {
   const char *text;
   if (summary->channels == 0 && summary->small_receives)
     text = "Nothing to gain from receives this small; to have them counted, set --min-bytes lower.";
   else if (summary->channels == 0)
     text = "Let the job train for two steps; if it does already, recvpool doctor and the notes say what is "
            "missing.";
-  else if (summary->saved_bytes == 0 && summary->too_few)
-    text = "Let the job train for two more steps, and ask again.";
+  else if (summary->too_few) /* of which no plan is made either */
+    text = has_ended(set, job) ? "Run it again for some more steps: two whole ones have to be seen."
+                               : "Let the job train for two more steps, and ask again.";
   else if (summary->saved_bytes == 0 && summary->unseen)
     text = summary->outside
                ? "No use of the receive buffers was seen: observe with recvpool attach --launches, "
@@ -119,9 +130,11 @@ static void after_observing(const struct rp__summary *summary, const struct rp__
   else if (sum->would_prevent)
     text = "Before enforcing, look at what it would have had to prevent: a buffer was used again too early.";
   else
-    text =
-        "Make a plan with recvpool report --plan FILE, and run with recvpool run --mode enforce --plan FILE.";
-  snprintf(out, out_size, "%s", text);
+    text = NULL;
+  if (text)
+    snprintf(out, out_size, "%s", text);
+  else
+    advise_plan(set, job, out, out_size);
 }
 
 void rp_report_next_step(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
@@ -132,5 +145,5 @@ void rp_report_next_step(const struct rp_read_set *set, size_t job, char *out, s
   if (sum.processes)
     after_enforcing(set, job, &sum, out, out_size);
   else
-    after_observing(&summary, &sum, out, out_size);
+    after_observing(set, job, &summary, &sum, out, out_size);
 }

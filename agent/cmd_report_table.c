@@ -4,7 +4,6 @@
 
 #include <stdbool.h>
 #include <string.h>
-#include <time.h>
 
 #include "agent/cmd_report_digest.h"
 #include "pool/tracker.h"
@@ -72,6 +71,10 @@ static void summarise(struct rp__summary *summary, const json_t *channel) {
     summary->undecided_bytes = rp__add(summary->undecided_bytes, rp__count_of(channel, "held_bytes"));
   } else if (strcmp(reason, rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE)) == 0) {
     summary->unseen++;
+    summary->other++;
+  } else if (strcmp(reason, rp_reason_name(RP_REASON_SHARED_ALLOCATION)) == 0) {
+    summary->unreachable_bytes =
+        rp__add(summary->unreachable_bytes, rp__count_of(channel, "unreachable_bytes"));
     summary->other++;
   } else if (strcmp(reason, rp_reason_name(RP_REASON_POOLABLE)) != 0 &&
              strcmp(reason, rp_reason_name(RP_REASON_WITHIN_SLACK)) != 0) {
@@ -183,9 +186,22 @@ static void conclude_observed(const struct rp_read_set *set, size_t job, char *o
     snprintf(out, out_size, "nothing can be pooled; the decision column says why.");
 }
 
+/* What sharing could have, were it not for its neighbours; appended. */
+static void conclude_unreachable(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+  struct rp__summary summary;
+  char bytes[32];
+  size_t used = strlen(out) - 1; /* without the full stop */
+  rp__summary_sum(set, job, &summary);
+  if (!summary.unreachable_bytes) return;
+  rp__format_bytes(summary.unreachable_bytes, bytes, sizeof bytes);
+  snprintf(out + used, out_size - used, "; %s are out of reach, in allocations that hold other data too.",
+           bytes);
+}
+
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct rp__enforced sum;
   if (!conclude_enforced(set, job, out, out_size)) conclude_observed(set, job, out, out_size);
+  conclude_unreachable(set, job, out, out_size);
   rp__enforced_sum(set, job, &sum);
   size_t used = strlen(out) - 1; /* without the full stop */
   if (sum.switched_off)
@@ -265,28 +281,13 @@ void rp__print_rows(const json_t *report, FILE *out) {
   if (count == 0) print_no_channel(out, rank, process, report);
 }
 
-/* Which of several jobs, and since when. */
-static void print_title(FILE *out, const struct rp_read_set *set, size_t job) {
-  size_t first, end;
-  char when[32] = "?";
-  rp__job_range(set, job, &first, &end);
-  double begun = set->reports[first].digest->start_unix_seconds;
-  for (size_t i = first; i < end; i++)
-    if (set->reports[i].digest->start_unix_seconds < begun)
-      begun = set->reports[i].digest->start_unix_seconds;
-  time_t seconds = begun > 0 && begun < 1e12 ? (time_t)begun : 0;
-  struct tm broken;
-  if (gmtime_r(&seconds, &broken)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%SZ", &broken);
-  fprintf(out, "job %zu: %zu process%s from %s\n", job + 1, end - first, end - first == 1 ? "" : "es", when);
-}
-
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   char held[32], needed[32], saved[32];
   struct rp__enforced sum;
   struct rp__summary summary;
   uint64_t held_bytes = 0, needed_bytes = 0, saved_bytes = 0;
   size_t first, end;
-  if (set->job_count > 1) print_title(out, set, job);
+  if (set->jobs_found > 1) rp__job_heading_print(set, job, out);
   rp__enforced_sum(set, job, &sum);
   if (sum.processes) fputs("if every receive buffer had memory of its own:\n", out);
   fprintf(out, ROW, "rank", "process", "direction", "stage", "peer", "N", "D", "K", "buffer", "held",
@@ -364,46 +365,6 @@ json_t *rp__notes_of(const json_t *report) {
   return notes;
 }
 
-size_t rp_report_ended(const struct rp_read_set *set, size_t job) {
-  size_t first, end, count = 0;
-  rp__job_range(set, job, &first, &end);
-  for (size_t i = first; i < end; i++)
-    count += set->reports[i].ended;
-  return count;
-}
-
-/* Lines that many processes say are said once. */
-json_t *rp_report_notes(const struct rp_read_set *set, size_t job) {
-  json_t *notes = json_object(), *note;
-  size_t first, end, k, ended = rp_report_ended(set, job);
-  rp__job_range(set, job, &first, &end);
-  if (ended)
-    (void)json_object_set_new(notes,
-                              "ended without a final report: what it did after its last one is not known",
-                              json_integer((json_int_t)ended));
-  for (size_t i = first; i < end; i++) {
-    json_array_foreach(set->reports[i].digest->notes, k, note) {
-      const char *text = json_string_value(note);
-      json_int_t before = json_integer_value(json_object_get(notes, text));
-      (void)json_object_set_new(notes, text, json_integer(before + 1));
-    }
-  }
-  return notes;
-}
-
-static void print_notes(FILE *out, const struct rp_read_set *set) {
-  json_t *notes = rp_report_notes(set, SIZE_MAX);
-  const char *text;
-  json_t *count;
-  json_object_foreach(notes, text, count) {
-    long long times = json_integer_value(count);
-    char line[1024];
-    fprintf(out, "note: %s", rp__plain_text(text, line, sizeof line));
-    fprintf(out, times > 1 ? " (%lld processes)\n" : "\n", times);
-  }
-  json_decref(notes);
-}
-
 /* Bold, and red where the job has violations; the words alone say as much. */
 static void print_conclusion(FILE *out, const struct rp_read_set *set, size_t job) {
   char conclusion[512], next[512];
@@ -423,6 +384,6 @@ void rp_report_print(const struct rp_read_set *set, FILE *out) {
     print_job(out, set, job);
     rp__enforced_print(set, job, out);
     print_conclusion(out, set, job);
+    if (rp__notes_print(set, job, out) && job + 1 < set->job_count) fputc('\n', out);
   }
-  print_notes(out, set);
 }

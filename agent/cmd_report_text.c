@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 const char *rp__text_of(const json_t *object, const char *key, const char *otherwise) {
   const char *text = json_string_value(json_object_get(object, key));
@@ -57,6 +58,15 @@ const char *rp__format_seconds(double seconds, char *out, size_t out_size) {
   const char *unit = seconds >= 1 ? "s" : seconds >= 1e-3 ? "ms" : "us";
   double shown = seconds >= 1 ? seconds : seconds >= 1e-3 ? seconds * 1e3 : seconds * 1e6;
   snprintf(out, out_size, "%.1f %s", shown, unit);
+  return out;
+}
+
+const char *rp__format_time(double unix_seconds, char *out, size_t out_size) {
+  bool sane = unix_seconds > 0 && unix_seconds < 1e11; /* a file can say anything */
+  time_t seconds = sane ? (time_t)unix_seconds : 0;
+  struct tm broken;
+  if (!sane || !gmtime_r(&seconds, &broken) || !strftime(out, out_size, "%Y-%m-%d %H:%M:%SZ", &broken))
+    snprintf(out, out_size, "?");
   return out;
 }
 

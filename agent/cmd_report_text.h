@@ -31,6 +31,11 @@ const char *rp__format_signed_bytes(int64_t bytes, char *out, size_t out_size);
 const char *rp__format_integer(const json_t *object, const char *key, char *out, size_t out_size);
 /** "250 us": seconds in a unit that fits. Returns `out`. */
 const char *rp__format_seconds(double seconds, char *out, size_t out_size);
+/** "2026-01-02 03:04:05Z", "?" where that is no time. Returns `out`. */
+const char *rp__format_time(double unix_seconds, char *out, size_t out_size);
+/** "after 7 steps, at TIME": how far numbers go that are not the last ones. Returns `out`. */
+const char *rp__format_end(uint64_t steps_least, uint64_t steps_most, double first_seconds,
+                           double last_seconds, char *out, size_t out_size);
 /** Rank ("-" where not known) and host:pid of a report; 64 bytes each. */
 void rp__format_process(const json_t *report, char *rank, char *process, size_t size);
 #endif

@@ -11,13 +11,19 @@
 /* Processes of one host share its monotonic clock, unless the host was started again or two have one name. */
 #define SAME_CLOCK_NS 1000000000.0
 
+/* The reports of one job. */
+struct range {
+  const struct rp_read_report *reports;
+  size_t count;
+};
+
 /* Between a report's monotonic clock and the time of day. Times of day have some hundred nanoseconds of
  * error, so that one offset for all of a host keeps their order. */
-static int64_t *offsets_of(const struct rp_read_set *set) {
-  int64_t *offsets = malloc((set->count + 1) * sizeof *offsets);
+static int64_t *offsets_of(const struct range *range) {
+  int64_t *offsets = malloc((range->count + 1) * sizeof *offsets);
   json_t *hosts = json_object();
-  for (size_t i = 0; offsets && i < set->count; i++) {
-    const struct rp_read_digest *digest = set->reports[i].digest;
+  for (size_t i = 0; offsets && i < range->count; i++) {
+    const struct rp_read_digest *digest = range->reports[i].digest;
     double start_ns = digest->start_unix_seconds * 1e9;
     bool sane = start_ns > 0 && start_ns < 4e18; /* a file can say anything */
     int64_t own = (sane ? (int64_t)start_ns : 0) - digest->start_monotonic_ns;
@@ -34,10 +40,10 @@ static int64_t *offsets_of(const struct rp_read_set *set) {
 }
 
 /* Time of day of the first lifetime: the zero of the trace. */
-static int64_t first_moment(const struct rp_read_set *set, const int64_t *offsets) {
+static int64_t first_moment(const struct range *range, const int64_t *offsets) {
   int64_t first = INT64_MAX;
-  for (size_t i = 0; i < set->count; i++) {
-    int64_t post = set->reports[i].digest->first_post_ns;
+  for (size_t i = 0; i < range->count; i++) {
+    int64_t post = range->reports[i].digest->first_post_ns;
     if (post && rp__moment(post, offsets[i]) < first) first = rp__moment(post, offsets[i]);
   }
   return first == INT64_MAX ? 0 : first;
@@ -51,20 +57,20 @@ struct writer {
 
 /* ---- what fits ---- */
 
-static size_t sum_if_each_had(const struct rp_read_set *set, size_t most) {
+static size_t sum_if_each_had(const struct range *range, size_t most) {
   size_t sum = 0;
-  for (size_t i = 0; i < set->count; i++)
-    sum += set->reports[i].digest->lifetimes < most ? set->reports[i].digest->lifetimes : most;
+  for (size_t i = 0; i < range->count; i++)
+    sum += range->reports[i].digest->lifetimes < most ? range->reports[i].digest->lifetimes : most;
   return sum;
 }
 
 /* The largest number that each process can have. */
-static size_t even_share(const struct rp_read_set *set, size_t lifetimes_most) {
+static size_t even_share(const struct range *range, size_t lifetimes_most) {
   size_t fits = 0, beyond = lifetimes_most + 1;
-  if (sum_if_each_had(set, SIZE_MAX) <= lifetimes_most) return SIZE_MAX;
+  if (sum_if_each_had(range, SIZE_MAX) <= lifetimes_most) return SIZE_MAX;
   while (beyond - fits > 1) {
     size_t middle = fits + (beyond - fits) / 2;
-    if (sum_if_each_had(set, middle) <= lifetimes_most)
+    if (sum_if_each_had(range, middle) <= lifetimes_most)
       fits = middle;
     else
       beyond = middle;
@@ -126,16 +132,42 @@ static void write_cut(struct writer *w) {
                            "pid", 0, "tid", 0, "ts", 0.0, "s", "g"));
 }
 
-bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE *out) {
+/* What the file says of itself. */
+static void write_end(struct writer *w, const struct rp_read_set *set, size_t job, int64_t zero) {
+  char title[256];
+  bool all = job == SIZE_MAX;
+  if (!all) rp_report_title(set, job, title, sizeof title);
+  rp__stream_raw(&w->stream, "\n]");
+  rp__stream_member(&w->stream, false, "otherData",
+                    json_pack("{s:s, s:o, s:o, s:s, s:f, s:I, s:I}", "recvpool", RECVPOOL_VERSION, "job",
+                              all ? json_null() : rp__json_text(title), "job_number",
+                              all ? json_null() : json_integer((json_int_t)rp_report_number(set, job)),
+                              "clock", "microseconds since zero_unix_seconds; exact within a host",
+                              "zero_unix_seconds", (double)zero / 1e9, "lifetimes_left_out",
+                              (json_int_t)w->lifetimes_out, "processes_cut", (json_int_t)w->processes_cut));
+  rp__stream_raw(&w->stream, "}\n");
+}
+
+size_t rp__report_trace_job(const struct rp_read_set *set) {
+  for (size_t job = set->job_count; job-- > 0;)
+    for (size_t i = set->job_first[job]; i < set->job_first[job + 1]; i++)
+      if (set->reports[i].digest->lifetimes) return job;
+  return set->job_count - 1;
+}
+
+bool rp__report_write_trace(struct rp_read_set *set, size_t job, size_t lifetimes_most, FILE *out) {
+  size_t first, end;
+  rp__job_range(set, job, &first, &end);
+  const struct range range = {set->reports + first, end - first};
   struct writer w = {.stream = {.file = out, .flags = JSON_REAL_PRECISION(15)},
-                     .trace = {.next_tid = (json_int_t)set->count + 1, .next_id = 1}};
-  size_t most = even_share(set, lifetimes_most);
-  int64_t *offsets = offsets_of(set);
+                     .trace = {.next_tid = (json_int_t)range.count + 1, .next_id = 1}};
+  size_t most = even_share(&range, lifetimes_most);
+  int64_t *offsets = offsets_of(&range);
   if (!offsets) return false;
-  int64_t zero = first_moment(set, offsets);
+  int64_t zero = first_moment(&range, offsets);
   rp__stream_raw(&w.stream, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
-  for (size_t i = 0; i < set->count && !w.stream.failed; i++) {
-    json_t *report = rp_read_load(set, i);
+  for (size_t i = 0; i < range.count && !w.stream.failed; i++) {
+    json_t *report = rp_read_load(set, first + i);
     if (!report) continue;
     w.trace.pid = (int)i + 1; /* 0 is nobody */
     w.trace.offset_ns = offsets[i];
@@ -144,13 +176,7 @@ bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE
     json_decref(report);
   }
   write_cut(&w);
-  rp__stream_raw(&w.stream, "\n]");
-  rp__stream_member(&w.stream, false, "otherData",
-                    json_pack("{s:s, s:s, s:f, s:I, s:I}", "recvpool", RECVPOOL_VERSION, "clock",
-                              "microseconds since zero_unix_seconds; exact within a host",
-                              "zero_unix_seconds", (double)zero / 1e9, "lifetimes_left_out",
-                              (json_int_t)w.lifetimes_out, "processes_cut", (json_int_t)w.processes_cut));
-  rp__stream_raw(&w.stream, "}\n");
+  write_end(&w, set, job, zero);
   free(offsets);
   return rp__stream_end(&w.stream);
 }

@@ -15,10 +15,13 @@
 /** Lifetimes in a trace unless told otherwise: some 100 MB, which a browser still opens. */
 #define RP_TRACE_LIFETIMES 50000
 
-/** Writes the trace of a finished set with `lifetimes_most` lifetimes: the oldest ones of each process are
- * left out, so that none has more than any other that had to be cut, and how many is said in the trace.
- * False: no memory, or `out` cannot be written. */
-bool rp__report_write_trace(struct rp_read_set *set, size_t lifetimes_most, FILE *out);
+/** Writes the trace of `job` (all of them if SIZE_MAX) of a finished set with `lifetimes_most` lifetimes: the
+ * oldest ones of each process are left out, so that none has more than any other that had to be cut, and how
+ * many is said in the trace. False: no memory, or `out` cannot be written. */
+bool rp__report_write_trace(struct rp_read_set *set, size_t job, size_t lifetimes_most, FILE *out);
+
+/** The last job of a finished set, which is not empty, that has something to trace, or just the last one. */
+size_t rp__report_trace_job(const struct rp_read_set *set);
 
 /* ---- one process ---- */
 

@@ -7,12 +7,14 @@
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/cmd_report_text.h"
 #include "agent/cmd_run_verdict.h"
 #include "agent/config.h"
 #include "agent/enforce_plan.h"
@@ -30,6 +32,7 @@ static const struct option options[] = {
     {"buffer-bytes", required_argument, NULL, 'B'},
     {"slots", required_argument, NULL, 'S'},
     {"slack", required_argument, NULL, 's'},
+    {"headroom", required_argument, NULL, 'H'},
     {"on-violation", required_argument, NULL, 'o'},
     {"strict", no_argument, NULL, 't'},
     {"report-dir", required_argument, NULL, 'r'},
@@ -182,10 +185,14 @@ static int attach(void) {
   return -1;
 }
 
+static bool is_attached(void) {
+  const char *library = getenv(INJECTION);
+  return library && strcmp(library, "none") != 0;
+}
+
 /* The word by which the reports of this run are known; without one they are just not looked at. */
 static void name_run(struct rp_config *config) {
   uint64_t random;
-  config->run[0] = '\0';
   if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) return;
   snprintf(config->run, sizeof config->run, "%016llx", (unsigned long long)random);
   if (setenv("RECVPOOL_RUN", config->run, 1) != 0) config->run[0] = '\0';
@@ -197,16 +204,68 @@ static uint64_t monotonic_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* " DIR/A DIR/B and 3 more", as far as there is room. */
+static void list_named(const struct rp__verdict *verdict, const char *dir, char *out, size_t out_size) {
+  size_t used = 0, listed = 0;
+  out[0] = '\0';
+  while (listed < verdict->named_count) {
+    size_t need = strlen(dir) + strlen(verdict->named[listed]) + 2;
+    if (used + need + 32 >= out_size) break; /* for what follows the list */
+    used += (size_t)snprintf(out + used, out_size - used, " %s/%s", dir, verdict->named[listed++]);
+  }
+  if (listed == 0)
+    snprintf(out, out_size, " %s", dir);
+  else if (listed < verdict->violating)
+    snprintf(out + used, out_size - used, " and %zu more", verdict->violating - listed);
+}
+
+static void say_violations(const struct rp_config *config, const struct rp__verdict *verdict) {
+  char reports[PATH_MAX + 1024];
+  list_named(verdict, config->report_dir, reports, sizeof reports);
+  rp_cmd_error("run", "memory was reused unsafely, %llu times in %zu process%s; see recvpool report%s",
+               (unsigned long long)verdict->violations, verdict->violating,
+               verdict->violating == 1 ? "" : "es", reports);
+}
+
+/* NULL: no signal has that number. */
+static const char *signal_text(int number) {
+  return number > 0 && number <= SIGRTMAX ? strsignal(number) : NULL;
+}
+
+/* A command that was ended leaves its reports as they were last written: nothing in the job catches signals
+ * for that. */
+static void say_end(const struct rp_config *config, const struct rp__verdict *verdict, int status,
+                    int ended_by) {
+  char end[128] = "", reports[PATH_MAX + 256] = "", until[160];
+  bool as_signal = !ended_by && verdict->unfinished && status > 128 && signal_text(status - 128);
+  if (ended_by)
+    snprintf(end, sizeof end, "the command was ended by signal %d (%s)", ended_by, signal_text(ended_by));
+  else if (as_signal) /* as shells and launchers pass it on */
+    snprintf(end, sizeof end, "the command ended with status %d, as by signal %d (%s)", status, status - 128,
+             signal_text(status - 128));
+  if (verdict->unfinished)
+    snprintf(reports, sizeof reports,
+             "%s%zu of %zu processes left no final report, the last is from %s: recvpool report %s",
+             end[0] ? "; " : "", verdict->unfinished, verdict->processes,
+             rp__format_end(verdict->steps_least, verdict->steps_most, verdict->first_seconds,
+                            verdict->last_seconds, until, sizeof until),
+             config->report_dir);
+  if (end[0] || reports[0]) rp_cmd_error("run", "%s%s", end, reports);
+}
+
 /* `status` is the command's; a failure of its own comes first. */
-static int judge(const struct rp_config *config, uint64_t since_ns, int status) {
-  struct rp__verdict verdict;
-  if (config->mode != RP_MODE_ENFORCE || !config->run[0]) return status;
-  rp__run_verdict(config->report_dir, config->run, since_ns, &verdict);
-  if (verdict.processes == 0) return status;
-  rp_cmd_error("run", "memory was reused unsafely, %llu times in %zu process%s; see recvpool report %s",
-               (unsigned long long)verdict.violations, verdict.processes, verdict.processes == 1 ? "" : "es",
-               verdict.path);
-  return status ? status : RP_EXIT_VIOLATIONS;
+static int judge(const struct rp_config *config, uint64_t since_ns, int status, int ended_by) {
+  struct rp__verdict verdict = {0};
+  bool enforces = config->mode == RP_MODE_ENFORCE;
+  if (config->run[0] && (enforces || status))
+    rp__run_verdict(config->report_dir, config->run, since_ns, &verdict);
+  if (status) say_end(config, &verdict, status, ended_by);
+  if (enforces && verdict.violating) {
+    say_violations(config, &verdict);
+    if (!status) status = RP_EXIT_VIOLATIONS;
+  }
+  rp__run_verdict_fini(&verdict);
+  return status;
 }
 
 int rp_cmd_run(int argc, char **argv) {
@@ -220,7 +279,9 @@ int rp_cmd_run(int argc, char **argv) {
   status = check(&config);
   if (status < 0) status = attach();
   if (status >= 0) return status;
-  if (config.mode == RP_MODE_ENFORCE) name_run(&config);
+  config.run[0] = '\0';
+  if (is_attached()) name_run(&config);
   uint64_t since_ns = monotonic_ns();
-  return judge(&config, since_ns, rp_cmd_spawn(argv + optind));
+  int ended_by, ended = rp_cmd_spawn(argv + optind, &ended_by);
+  return judge(&config, since_ns, ended, ended_by);
 }

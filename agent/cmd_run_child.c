@@ -42,8 +42,8 @@ static void __attribute__((noreturn)) run_child(char **argv, const struct signal
   _exit(error == ENOENT || error == ENOTDIR ? 127 : 126);
 }
 
-/* True when the child has ended; `status` is then the exit status to end with. */
-static bool child_ended(pid_t child, int *status) {
+/* True when the child has ended; `status` is then the exit status to end with, and `ended_by` the signal. */
+static bool child_ended(pid_t child, int *status, int *ended_by) {
   int wait_status;
   pid_t got;
   while ((got = waitpid(child, &wait_status, WNOHANG | WUNTRACED)) != 0) {
@@ -57,7 +57,8 @@ static bool child_ended(pid_t child, int *status) {
       return true;
     }
     if (WIFSIGNALED(wait_status)) {
-      *status = 128 + WTERMSIG(wait_status);
+      *ended_by = WTERMSIG(wait_status);
+      *status = 128 + *ended_by;
       return true;
     }
     /* the child stopped: stop as well, so that a shell sees the job stopped; SIGCONT wakes this process and
@@ -73,9 +74,10 @@ static void forward(pid_t child, const siginfo_t *info) {
   kill(child, info->si_signo);
 }
 
-int rp_cmd_spawn(char **argv) {
+int rp_cmd_spawn(char **argv, int *ended_by) {
   struct signal_state before;
   sigset_t set;
+  *ended_by = 0;
   signals_take(&before, &set);
   pid_t child = fork();
   if (child == 0) run_child(argv, &before);
@@ -84,7 +86,7 @@ int rp_cmd_spawn(char **argv) {
     rp_cmd_error("run", "cannot start a process: %s", strerror(errno));
   } else {
     siginfo_t info;
-    while (!child_ended(child, &status))
+    while (!child_ended(child, &status, ended_by))
       if (sigwaitinfo(&set, &info) > 0 && info.si_signo != SIGCHLD) forward(child, &info);
   }
   signals_give_back(&before);

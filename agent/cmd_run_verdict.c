@@ -14,6 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/cmd_report_text.h"
+#include "agent/report_input.h"
+
 /* HOST-PID-STARTNS.json */
 static bool attached_since(const char *name, uint64_t since_ns) {
   const char *dash = strrchr(name, '-');
@@ -34,34 +37,65 @@ static json_t *load(int folder, const char *name) {
   return json;
 }
 
-/* Violations that the report tells of, if it is one of this run and really enforced. */
-static uint64_t violations_of(const json_t *report, const char *run) {
-  const json_t *enforcement = json_object_get(report, "enforcement");
-  const char *word = json_string_value(json_object_get(json_object_get(report, "configuration"), "run"));
-  const char *mode = json_string_value(json_object_get(enforcement, "mode"));
-  if (!word || strcmp(word, run) != 0 || !mode || strcmp(mode, "enforce") != 0) return 0;
-  json_int_t count =
-      json_integer_value(json_object_get(json_object_get(enforcement, "totals"), "violations"));
-  return count > 0 ? (uint64_t)count : 0;
+static bool is_of_run(const json_t *report, const char *run) {
+  return strcmp(rp__text_of(json_object_get(report, "configuration"), "run", ""), run) == 0;
 }
 
-static void add_report(int folder, const char *dir, const char *name, const char *run,
-                       struct rp__verdict *out) {
-  json_t *report = load(folder, name);
-  uint64_t violations = violations_of(report, run);
-  json_decref(report);
+/* Violations that the report tells of, if it really enforced. */
+static uint64_t violations_of(const json_t *report) {
+  const json_t *enforcement = json_object_get(report, "enforcement");
+  if (strcmp(rp__text_of(enforcement, "mode", ""), "enforce") != 0) return 0;
+  return rp__count_of(json_object_get(enforcement, "totals"), "violations");
+}
+
+static void add_violations(struct rp__verdict *out, uint64_t violations, const char *name) {
   if (!violations) return;
-  out->processes++;
-  if (__builtin_add_overflow(out->violations, violations, &out->violations)) out->violations = UINT64_MAX;
-  if (!out->path[0]) snprintf(out->path, sizeof out->path, "%s/%s", dir, name);
+  out->violating++;
+  out->violations = rp__add(out->violations, violations);
+  if (out->named_count == RP_VERDICT_NAMED) return;
+  char *copy = strdup(name);
+  if (copy) out->named[out->named_count++] = copy;
+}
+
+static void add_end(struct rp__verdict *out, const json_t *report) {
+  uint64_t steps = rp__count_of(json_object_get(report, "totals"), "steps_complete");
+  double written = json_number_value(json_object_get(report, "written_unix_seconds"));
+  bool first = out->unfinished++ == 0;
+  if (first || steps < out->steps_least) out->steps_least = steps;
+  if (first || steps > out->steps_most) out->steps_most = steps;
+  if (first || written < out->first_seconds) out->first_seconds = written;
+  if (first || written > out->last_seconds) out->last_seconds = written;
+}
+
+static void add_report(int folder, const char *name, const char *run, struct rp__verdict *out) {
+  json_t *report = load(folder, name);
+  if (is_of_run(report, run)) {
+    out->processes++;
+    add_violations(out, violations_of(report), name);
+    if (strcmp(rp__text_of(report, "state", ""), "finished") != 0) add_end(out, report);
+  }
+  json_decref(report);
+}
+
+static int is_report(const struct dirent *entry) {
+  return rp_input_is_report_name(entry->d_name);
 }
 
 void rp__run_verdict(const char *dir, const char *run, uint64_t since_ns, struct rp__verdict *out) {
   memset(out, 0, sizeof *out);
-  DIR *folder = opendir(dir);
-  if (!folder) return; /* nothing was written */
-  const struct dirent *entry;
-  while ((entry = readdir(folder)) != NULL)
-    if (attached_since(entry->d_name, since_ns)) add_report(dirfd(folder), dir, entry->d_name, run, out);
-  (void)closedir(folder);
+  struct dirent **entries = NULL;
+  int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return; /* nothing was written */
+  int count = scandir(dir, &entries, is_report, alphasort);
+  for (int i = 0; i < count; i++) {
+    if (attached_since(entries[i]->d_name, since_ns)) add_report(folder, entries[i]->d_name, run, out);
+    free(entries[i]);
+  }
+  free(entries);
+  (void)close(folder);
+}
+
+void rp__run_verdict_fini(struct rp__verdict *verdict) {
+  for (size_t i = 0; i < verdict->named_count; i++)
+    free(verdict->named[i]);
 }

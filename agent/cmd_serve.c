@@ -1,6 +1,7 @@
 /* `recvpool serve`: options, and waiting for the signal that ends it. */
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,9 @@ static int print_help(const char *dir) {
       "  --report-dir DIR       folder [%s]\n"
       "  --keep SECONDS         processes are shown this long after their last report [%d]\n"
       "  --web-dir DIR          other files for the page\n"
-      "  --help                 this text\n",
+      "  --help                 this text\n\n"
+      "Exit status: 0 when it is interrupted; 1 where it cannot listen or serve; 2 for a wrong option, also\n"
+      "a DIR that is no folder. One that is not there yet, or not readable, is said and waited for.\n",
       dir, KEEP_DEFAULT_SECONDS);
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
@@ -69,10 +72,26 @@ static int take_host_name(struct rp_serve_options *with, const char *name) {
   return -1;
 }
 
+/* What is no folder never becomes one by itself. -1 to go on, else the exit status. */
+static int check_folder(const char *dir) {
+  if (rp_serve_folder_error(dir) != ENOTDIR) return -1;
+  rp_cmd_error("serve", "--report-dir '%s': is no folder; name the one that the job reports to", dir);
+  return RP_EXIT_USAGE;
+}
+
+/* A service may be started before the job that makes the folder, and rights can be given later. */
+static void warn_of_folder(const char *dir) {
+  char problem[128];
+  int error = rp_serve_folder_error(dir);
+  if (error)
+    rp_cmd_error("serve", "'%s': %s; nothing is shown until it can be read (is --report-dir right?)", dir,
+                 rp_serve_folder_problem(error, problem, sizeof problem));
+}
+
 static int serve(const struct rp_serve_options *with) {
   struct rp_serve_store *store = NULL;
   struct rp_serve_http *http = NULL;
-  char message[512];
+  char message[PATH_MAX + 256];
   sigset_t wanted;
   int number = 0;
   sigemptyset(&wanted);
@@ -91,6 +110,8 @@ static int serve(const struct rp_serve_options *with) {
     rp_serve_store_stop(store);
     return status == RP_ERROR_INVALID ? RP_EXIT_USAGE : RP_EXIT_FAILURE;
   }
+  if (message[0]) rp_cmd_error("serve", "%s", message);
+  warn_of_folder(with->report_dir);
   printf("recvpool serve: reports of %s at %s\n", with->report_dir, rp_serve_http_url(http));
   (void)fflush(stdout);
   (void)sigwait(&wanted, &number);
@@ -138,5 +159,6 @@ int rp_cmd_serve(int argc, char **argv) {
     rp_cmd_error("serve", "'%s': takes no argument; a folder is named by --report-dir", argv[optind]);
     return RP_EXIT_USAGE;
   }
-  return serve(&with);
+  int status = check_folder(with.report_dir);
+  return status < 0 ? serve(&with) : status;
 }

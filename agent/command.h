@@ -48,9 +48,9 @@ int rp_cmd_bad_option(const char *subcommand, int answer, char **argv, int optin
  */
 rp_status rp_cmd_find_agent(char *out, size_t out_size);
 /** Starts `argv` as a child, forwards signals to it and waits for it. Returns the exit status to end with:
- * the child's, 128 + the signal that ended it, 127 where the command does not exist, 126 where it cannot be
- * run. */
-int rp_cmd_spawn(char **argv);
+ * the child's, 128 + the signal that ended it (which is then in `*ended_by`, else 0), 127 where the command
+ * does not exist, 126 where it cannot be run. */
+int rp_cmd_spawn(char **argv, int *ended_by);
 
 struct rp_read_digest; /* cmd_report_digest.h */
 
@@ -72,6 +72,8 @@ struct rp_read_set {
   struct rp_read_report *reports;
   size_t count;
   size_t job_count;
+  size_t jobs_found;      /**< in what was read, also those that were not chosen */
+  size_t jobs_before;     /**< of these, before the first one that is left */
   size_t *job_first;      /**< [job_count + 1] index of the first report of each job, and `count` */
   json_t *skipped;        /**< array of {path, reason} */
   bool path_missing;      /**< something that the user named cannot be used */
@@ -88,6 +90,8 @@ rp_status rp_read_add(struct rp_read_set *set, const char *path);
 /** Reads what was added, on as many threads as are worth it, and skips what cannot be used; then sorts the
  * set, drops what was read twice and tells jobs apart. Call once, after the last rp_read_add. */
 rp_status rp_read_finish(struct rp_read_set *set);
+/** Leaves only `job` in a finished set. RP_ERROR_NO_MEMORY: nothing has changed. */
+rp_status rp_read_choose_job(struct rp_read_set *set, size_t job);
 /** Report `index` of a finished set; a reference that the caller releases. Of a lean set it may be read
  * again. Where the file has changed since, so does the digest; where it is gone or torn, it is skipped, its
  * digest is emptied, and the answer is NULL. So sums are those of what was loaded when they are taken after
@@ -108,6 +112,10 @@ size_t rp_report_ended(const struct rp_read_set *set, size_t job);
 json_t *rp_report_notes(const struct rp_read_set *set, size_t job);
 /** Prints the set as a table, totals, a conclusion and the next step. */
 void rp_report_print(const struct rp_read_set *set, FILE *out);
+/** Number of `job`, from 1, among those found. */
+size_t rp_report_number(const struct rp_read_set *set, size_t job);
+/** Writes what tells `job` from others: command, hosts, whether it enforced. */
+void rp_report_title(const struct rp_read_set *set, size_t job, char *out, size_t out_size);
 /** Writes the one-sentence conclusion over `job`. */
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size);
 /** Writes what to do next about `job`, in one sentence. */

@@ -190,6 +190,13 @@ static rp_status parse_slack(struct rp_config *config, const char *value) {
   return RP_OK;
 }
 
+static rp_status parse_headroom(struct rp_config *config, const char *value) {
+  uint64_t bytes;
+  if (rp_parse_bytes(value, &bytes) != RP_OK || bytes > INT64_MAX) return RP_ERROR_INVALID;
+  config->headroom_bytes = bytes;
+  return RP_OK;
+}
+
 static rp_status parse_slots(struct rp_config *config, const char *value) {
   return parse_whole(value, 1, RP_CONFIG_MAX_SLOTS, &config->slots);
 }
@@ -277,6 +284,12 @@ static const struct variable variables[] = {
       "slots beyond the measured depth, 0 to 1024, or auto: as few as let no receive wait"},
      "a whole number, 0 to 1024, or auto",
      parse_slack},
+    {{"RECVPOOL_HEADROOM", "BYTES", "0",
+      "memory kept back for each size of buffers that share, in whole buffers: for one that needs its own "
+      "when "
+      "the device has none left"},
+     "bytes, as in 0, 10485760 or 10MiB",
+     parse_headroom},
     {{"RECVPOOL_ON_VIOLATION", "report | fallback | abort", "fallback",
       "what unsafe reuse that could not be prevented leads to: a line in the report, also the end of "
       "sharing, "

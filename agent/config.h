@@ -25,6 +25,7 @@ struct rp_config {
   double interval_seconds;    /**< RECVPOOL_INTERVAL = 0.05 .. 3600, default 5 */
   uint64_t min_bytes;         /**< RECVPOOL_MIN_BYTES, bytes or 64KiB / 1MiB …, default 64KiB */
   uint32_t slack;             /**< RECVPOOL_SLACK = 0 .. 1024, default 2; with slack_auto: to begin with */
+  uint64_t headroom_bytes;    /**< RECVPOOL_HEADROOM, default 0: kept back of each size that shares */
   bool slack_auto;            /**< RECVPOOL_SLACK = auto: the agent finds the smallest that is enough */
   bool verbose;               /**< RECVPOOL_VERBOSE = 0 | 1 */
   enum rp_cupti_policy cupti; /**< RECVPOOL_CUPTI = always | learn | off */

@@ -56,6 +56,7 @@ static void fill_options(struct rp_guard_options *options) {
       .every_touch_seen = rp_cupti_active() && config->cupti == RP_CUPTI_ALWAYS,
       .slack = config->slack,
       .slack_auto = config->slack_auto,
+      .headroom_bytes = rp__enforce.shadow ? 0 : config->headroom_bytes,
       .only_bytes = config->buffer_bytes,
       .on_violation = config->on_violation,
       .sends_told = true,

@@ -20,8 +20,14 @@
 #define CALLS_PAUSE_NS UINT64_C(50000)
 /* What the driver refuses now it may grant a moment later, when others have given memory back; without it the
  * call fails, and the training with it. */
-#define REFUSALS_TAKEN 4
-#define REFUSAL_PAUSE_NS UINT64_C(20000000)
+#define REFUSALS_TAKEN 16
+#define FIRST_REFUSAL_PAUSE_NS UINT64_C(1000000)
+#define REFUSAL_PAUSE_NS UINT64_C(32000000)
+/* The same where something has been taken away already; so often for all of the device's life. */
+#define RESTORE_PAUSES 50
+/* How long inserted waits took is asked for when the last time was so long ago, or so many are to be told. */
+#define WAITS_LOOK_NS UINT64_C(100000000)
+#define WAITS_MANY 16
 /* Other threads can undo what was found out while the gate was open, but not for ever. */
 #define TRIES 1000
 
@@ -51,15 +57,38 @@ bool rp__others_in_flight(void) {
   return calls_in_flight > rp_thread.in_flight;
 }
 
+/* ---- what the driver will not map again ---- */
+
+static const char lost_text[] = "the driver will not map the memory of a buffer again that was to be shared";
+
+/* Inside the gate, which opens meanwhile. A call that nobody can stop would end the program at an address
+ * without memory, so this thread goes on when there is none, or when waiting is of no more use: then those
+ * calls that can be stopped try it again. False: the gate could not be entered again. */
+static bool restore(struct rp__device *device) {
+  while (rp_guard_lost(device->guard)) {
+    rp__gate_act();
+    (void)rp_guard_restore(device->guard);
+    rp__gate_acted();
+    if (!rp_guard_lost(device->guard) || device->restore_pauses++ >= RESTORE_PAUSES) break;
+    rp__gate_leave();
+    rp__pause(REFUSAL_PAUSE_NS);
+    if (!rp__gate_enter()) return false;
+  }
+  if (rp_guard_lost(device->guard)) rp_warn("enforce: %s: %s", lost_text, rp_device_memory_error());
+  return true;
+}
+
 /* ---- boundaries ---- */
 
-/* While acting. */
-static void note_waited(struct rp__device *device) {
+void rp__note_waited(struct rp__device *device) {
   uint64_t waits = 0;
+  if (device->waits_made == device->waits_timed) return;
   rp_agent_unlock();
   uint64_t waited_ns = rp_device_waited_ns(&waits);
   (void)rp_agent_lock();
-  if (waits) rp_guard_waited(device->guard, waited_ns);
+  device->waits_timed += waits;
+  device->waits_looked_ns = rp_now_ns();
+  if (waits) rp_guard_waited(device->guard, waits, waited_ns);
 }
 
 /* Inside the gate. What fails stays pending in the guard, which asks again at a later boundary. */
@@ -69,7 +98,7 @@ static void pass_boundary(struct rp__device *device) {
   uint64_t begun = rp_now_ns();
   if (rp_agent_channels(&channels, &count) != RP_OK) channels = NULL, count = 0;
   if (!rp__enforce.shadow) rp__gate_act();
-  if (!rp__enforce.shadow) note_waited(device);
+  if (!rp__enforce.shadow) rp__note_waited(device);
   rp_status status = rp_guard_boundary(device->guard, channels, count, begun);
   rp_guard_boundary_took(device->guard, rp_now_ns() - begun);
   if (!rp__enforce.shadow) rp__milestones_release();
@@ -80,11 +109,8 @@ static void pass_boundary(struct rp__device *device) {
 
 /* ---- asking ---- */
 
-static const char lost_text[] =
-    "the driver took the buffer's memory away when it was to be shared, and would give none back";
-
 static rp_status refuse(const char *why, rp_status status) {
-  rp_warn("a call was refused to keep its data: %s", why);
+  rp_warn_urgent("a call was refused to keep its data: %s", why);
   return status;
 }
 
@@ -100,6 +126,7 @@ static rp_status open_until_idle(struct rp__device *device, struct rp__idle *idl
   if (status == RP_ERROR_STATE) return status; /* not inside the gate any more */
   if (status == RP_OK && action->boundary) device->boundary_wait_ns = 0;
   if (status == RP_OK) rp_guard_idle_reached(device->guard, action);
+  if (status == RP_OK && gaps != action->idle) rp_guard_waited(device->guard, 1, rp_now_ns() - now_ns);
   if (status == RP_OK) return RP_ERROR_BUSY;
   if (!action->boundary) return refuse("the work that uses its buffer does not end", status);
   rp_verbose("step boundary postponed: %s", rp_status_text(status));
@@ -133,6 +160,17 @@ static size_t host_waits(const struct rp__idle *idle, const struct rp_guard_acti
   return count;
 }
 
+static bool waits_due(const struct rp__device *device) {
+  return device->waits_made - device->waits_timed >= WAITS_MANY ||
+         rp_now_ns() - device->waits_looked_ns > WAITS_LOOK_NS;
+}
+
+/* Ever longer. */
+static uint64_t refusal_pause_ns(unsigned refusals) {
+  uint64_t pause_ns = FIRST_REFUSAL_PAUSE_NS << refusals;
+  return pause_ns < REFUSAL_PAUSE_NS ? pause_ns : REFUSAL_PAUSE_NS;
+}
+
 /* A wait that cannot be inserted makes the host wait, next time round. */
 static rp_status act(struct rp__device *device, const struct rp__question *question, struct rp__idle *idle,
                      const struct rp_guard_action *action) {
@@ -145,6 +183,8 @@ static rp_status act(struct rp__device *device, const struct rp__question *quest
     status = RP_ERROR_STATE;
   }
   if (status == RP_OK) status = question->commit(device->guard, question->what, action);
+  if (status == RP_OK && !idle->host_only) device->waits_made += action->wait_count;
+  if (action->wait_count && waits_due(device)) rp__note_waited(device);
   rp__gate_acted();
   return status;
 }
@@ -167,14 +207,15 @@ static rp_status carry_out(struct rp__device *device, const struct rp__question 
                            struct rp__idle *idle, const struct rp_guard_action *action) {
   if (action->boundary) {
     pass_boundary(device);
-    return RP_ERROR_BUSY;
+    return restore(device) ? RP_ERROR_BUSY : RP_ERROR_STATE;
   }
   rp_status status = act(device, question, idle, action);
+  if (status != RP_OK && !restore(device)) return RP_ERROR_STATE;
   if (status == RP_OK || status == RP_ERROR_NOT_FOUND) return RP_OK;
   if (status == RP_ERROR_STATE) return RP_ERROR_BUSY; /* out of date: ask again */
-  if (idle->refusals++ < REFUSALS_TAKEN) {
+  if (idle->refusals < REFUSALS_TAKEN) {
     rp__gate_leave();
-    rp__pause(REFUSAL_PAUSE_NS);
+    rp__pause(refusal_pause_ns(idle->refusals++));
     return rp__gate_enter() ? RP_ERROR_BUSY : RP_ERROR_STATE;
   }
   bool no_memory = status == RP_ERROR_NO_MEMORY && action->why; /* else the driver says what is wrong */
@@ -188,7 +229,7 @@ static rp_status look(struct rp__device *device, const struct rp__question *ques
   memset(&action, 0, sizeof action);
   rp_status status = question->prepare(device->guard, question->what, &action);
   if (status == RP_ERROR_NOT_FOUND) return RP_OK;
-  if (status != RP_OK) return refuse(status == RP_ERROR_STATE ? lost_text : rp_status_text(status), status);
+  if (status != RP_OK) return refuse(rp_status_text(status), status);
   if (action.abort) rp__gate_want_abort();
   if (action.next == RP_GUARD_GO) return RP_OK;
   if (action.next == RP_GUARD_REFUSE)

@@ -99,14 +99,16 @@ bool rp__gate_enter(void) {
 }
 
 static _Noreturn void end_process(void) {
-  rp_warn("a buffer was used in a way that RECVPOOL_ON_VIOLATION=abort does not allow: the process ends");
+  rp_warn_urgent(
+      "a buffer was used in a way that RECVPOOL_ON_VIOLATION=abort does not allow: the process ends");
+  rp_log_flush_urgent();
   if (last_words) last_words();
-  rp_log_flush();
   abort();
 }
 
 void rp__gate_leave(void) {
   rp_agent_unlock();
+  rp_log_flush_urgent();
   bool wanted = true;
   if (atomic_load_explicit(&abort_wanted, memory_order_relaxed) &&
       atomic_compare_exchange_strong(&abort_wanted, &wanted, false))

@@ -25,8 +25,10 @@ struct rp__device {
   bool planned;       /**< the guard has a plan */
   bool unstoppable;   /**< and was told of calls that cannot be stopped */
   bool other_context; /**< a candidate was left to the driver, since its context is not the primary one */
-  uint32_t peers;     /**< bits: devices that may read this one's memory */
-  char refused[256];  /**< why not, "word: sentence" */
+  uint64_t waits_made, waits_timed, waits_looked_ns; /**< inserted; known how long; when looked at last */
+  uint32_t restore_pauses; /**< pauses made to have what the driver took away mapped again */
+  uint32_t peers;          /**< bits: devices that may read this one's memory */
+  char refused[256];       /**< why not, "word: sentence" */
 };
 
 /** What is known from the start on; constant afterwards. */
@@ -120,6 +122,10 @@ bool rp__ask_access(const struct rp_guard_access *access, bool *hit);
 
 /** Inside the gate, after the call at `site`: strict mode's part, see rp_guard_strict_prepare. */
 void rp__strict(const struct rp_order_site *site);
+
+/** While acting: how long inserted waits took, as far as they are over, is told to the guard. Cheap when all
+ * is known. */
+void rp__note_waited(struct rp__device *device);
 
 /** Under the lock: something was launched that the guards know of. */
 void rp__note_activity(void);

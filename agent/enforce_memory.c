@@ -37,7 +37,8 @@ void rp__keep_backed(void) {
   if (!rp_unstoppable_known() || rp__enforce.shadow) return;
   for (int i = 0; i < RP_ENFORCE_DEVICES; i++) {
     struct rp__device *device = &rp__enforce.devices[i];
-    if (!device->guard || !device->planned || device->unstoppable) continue;
+    if (!device->guard || !device->planned) continue;
+    if (device->unstoppable && !rp_guard_memory_due(device->guard)) continue;
     device->unstoppable = true;
     rp__gate_act();
     (void)rp_guard_unstoppable(device->guard); /* what gets no memory now has none without the pool either */
@@ -130,6 +131,7 @@ static void free_now(struct rp__device *device, uint64_t address) {
   rp_agent_note_memory(RP_EVENT_FREE, address, 0, device->ordinal);
   rp__export_end(address);
   rp__gate_act();
+  rp__note_waited(device);
   (void)rp_guard_free(device->guard, address);
   rp__gate_acted();
 }

@@ -19,6 +19,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char warnings[RP_LOG_WARNINGS][RP_LOG_TEXT]; /* lock; entries below `count` never change */
 static size_t count;                                /* lock */
 static bool printed;                                /* lock */
+static bool urgent[RP_LOG_WARNINGS];                /* lock; to be printed by themselves */
+static bool said[RP_LOG_WARNINGS];                  /* lock; and that was done */
+static _Atomic bool any_urgent;
 static _Atomic bool verbose_on;
 static _Atomic unsigned verbose_lines;
 
@@ -42,28 +45,68 @@ static void put(const char *text, size_t bytes) {
   rp_signals_back(&guard);
 }
 
-static void add(const char *text) {
+static void add(const char *text, bool at_once) {
   pthread_mutex_lock(&lock);
   bool known = false;
   for (size_t i = 0; i < count && !known; i++)
     known = strcmp(warnings[i], text) == 0;
   if (!known && count < RP_LOG_WARNINGS) {
     snprintf(warnings[count], sizeof warnings[count], "%s", text);
+    urgent[count] = at_once;
+    if (at_once) atomic_store_explicit(&any_urgent, true, memory_order_relaxed);
     count++;
   }
   pthread_mutex_unlock(&lock);
 }
 
-void rp_warn(const char *format, ...) {
+static void warn(bool at_once, const char *format, va_list arguments) {
   int saved = errno;
   char text[RP_LOG_TEXT];
-  va_list arguments;
-  va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
   for (char *c = text; *c; c++)
     if (*c == '\n' || *c == '\r') *c = ' ';
-  add(text);
+  add(text, at_once);
+  errno = saved;
+}
+
+void rp_warn(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  warn(false, format, arguments);
+  va_end(arguments);
+}
+
+void rp_warn_urgent(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  warn(true, format, arguments);
+  va_end(arguments);
+}
+
+/* The next one, which is urgent no more; 0: there is none. */
+static size_t take_urgent(char *line, size_t size) {
+  int length = 0;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < count && !length; i++) {
+    if (!urgent[i]) continue;
+    urgent[i] = false;
+    said[i] = true;
+    length = snprintf(line, size, "recvpool: %s", warnings[i]);
+  }
+  pthread_mutex_unlock(&lock);
+  return length > 0 ? (size_t)length : 0;
+}
+
+void rp_log_flush_urgent(void) {
+  if (!atomic_load_explicit(&any_urgent, memory_order_relaxed)) return;
+  atomic_store_explicit(&any_urgent, false, memory_order_relaxed);
+  int saved = errno;
+  char line[PIPE_BUF];
+  for (size_t length; (length = take_urgent(line, sizeof line - 1)) > 0;) {
+    if (length > sizeof line - 2) length = sizeof line - 2;
+    line[length++] = '\n';
+    put(line, length);
+  }
   errno = saved;
 }
 
@@ -72,9 +115,12 @@ void rp_log_flush(void) {
   char line[PIPE_BUF]; /* one write of this size is not mixed with others */
   size_t used = 0;
   pthread_mutex_lock(&lock);
-  bool print = count > 0 && !printed;
+  bool print = !printed;
   for (size_t i = 0; print && i < count; i++) {
-    int length = snprintf(line + used, sizeof line - used - 1, "%s%s", i ? "; " : "recvpool: ", warnings[i]);
+    if (said[i]) continue;
+    urgent[i] = false;
+    int length =
+        snprintf(line + used, sizeof line - used - 1, "%s%s", used ? "; " : "recvpool: ", warnings[i]);
     if (length < 0) break;
     used += (size_t)length;
     if (used >= sizeof line - 2) {
@@ -82,9 +128,9 @@ void rp_log_flush(void) {
       break;
     }
   }
-  if (print) printed = true;
+  if (used) printed = true;
   pthread_mutex_unlock(&lock);
-  if (print) {
+  if (used) {
     line[used++] = '\n';
     put(line, used);
   }

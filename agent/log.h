@@ -1,6 +1,7 @@
 /** @file log.h
- * What the injected library says. One warning line per process on stderr holds everything that is wrong;
- * verbose lines only with RECVPOOL_VERBOSE; never stdout. All functions keep errno and are thread-safe.
+ * What the injected library says. One warning line per process on stderr holds everything that is wrong, and
+ * what makes a call of the program fail is said before that call returns; verbose lines only with
+ * RECVPOOL_VERBOSE; never stdout. All functions keep errno and are thread-safe.
  */
 #ifndef RP_AGENT_LOG_H
 #define RP_AGENT_LOG_H
@@ -16,6 +17,11 @@ void rp_log_set_verbose(bool verbose);
 /** Notes something that is wrong, for the report and for the one line. The same text counts once; what does
  * not fit is dropped. Allocates nothing. */
 void rp_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/** The same of what makes a call of the program fail: a line of its own, that rp_log_flush_urgent prints. */
+void rp_warn_urgent(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/** Prints what is urgent, once: before the call returns to the program, which may end itself at once. Waits
+ * for no reader; under no lock. Cheap when there is nothing. */
+void rp_log_flush_urgent(void);
 /** Prints the one line if there is anything to say and it has not been printed; later warnings go to the
  * report only. */
 void rp_log_flush(void);

@@ -301,10 +301,12 @@ static json_t *notes_of(const struct rp_read_set *set, size_t job) {
 
 /* What a job has besides its processes. */
 static json_t *head_of(const struct rp_read_set *set, size_t job) {
-  char conclusion[512], next[512];
+  char conclusion[512], next[512], title[256];
   rp_report_conclude(set, job, conclusion, sizeof conclusion);
   rp_report_next_step(set, job, next, sizeof next);
-  return json_pack("{s:s, s:s, s:o, s:o}", "conclusion", conclusion, "next_step", next, "totals",
+  rp_report_title(set, job, title, sizeof title);
+  return json_pack("{s:I, s:o, s:s, s:s, s:o, s:o}", "number", (json_int_t)rp_report_number(set, job),
+                   "title", rp__json_text(title), "conclusion", conclusion, "next_step", next, "totals",
                    rp_report_totals_json(set, job), "notes", notes_of(set, job));
 }
 
@@ -356,7 +358,7 @@ static void write_process(struct rp_read_set *set, size_t index, struct budget *
 }
 
 static void write_job(struct rp_read_set *set, size_t job, struct budget *budget, struct rp__stream *stream) {
-  static const char *const members[] = {"conclusion", "next_step", "totals", "notes"};
+  static const char *const members[] = {"number", "title", "conclusion", "next_step", "totals", "notes"};
   rp__stream_raw(stream, "{\"processes\":[\n");
   for (size_t i = set->job_first[job]; i < set->job_first[job + 1] && !stream->failed; i++)
     write_process(set, i, budget, i == set->job_first[job], stream);

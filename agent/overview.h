@@ -13,7 +13,7 @@
 #include "agent/command.h"
 
 #define RP_OVERVIEW_SCHEMA "recvpool.overview"
-#define RP_OVERVIEW_SCHEMA_VERSION "1.2"
+#define RP_OVERVIEW_SCHEMA_VERSION "1.3"
 
 /** What is taken of one report: members that pages need, checked for their kind, and nothing else. Values are
  * shared with `report`, which must not change afterwards. `lifetimes`: also those of the last step. NULL

@@ -61,10 +61,11 @@ static rp_status take_ranks(struct items *items, const struct rp_planned *planne
   return RP_ERROR_INVALID;
 }
 
-rp_status rp_plan_from_plan(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                            char *message, size_t message_size) {
+rp_status rp_plan_from_plan(const char *path, const char *text, size_t length,
+                            const struct rp_plan_options *options, struct rp_plan **out, char *message,
+                            size_t message_size) {
   struct rp_planned planned;
-  rp_status status = rp_plan_read(path, &planned, message, message_size);
+  rp_status status = rp_plan_parse(text, length, path, &planned, message, message_size);
   if (status) return status;
   char what[256] = "";
   struct items items = {.home = malloc((RP_PLAN_MOST_STAGE + 1) * sizeof(*items.home))};

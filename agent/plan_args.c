@@ -63,39 +63,38 @@ static const struct option options[] = {
 };
 
 static int print_help(void) {
-  puts(
-      "Usage: recvpool plan --schedule NAME --stages S --microbatches N [OPTION...]\n"
-      "       recvpool plan --lowered FILE.csv [OPTION...]\n"
-      "       recvpool plan --from-report FILE|DIR [OPTION...]\n"
-      "       recvpool plan --compare PLAN RUN [OPTION...]\n"
-      "How many receive buffers a pipeline schedule needs, and what pooling them saves.\n\n"
-      "  --schedule NAME      gpipe | 1f1b | interleaved_1f1b | looped_bfs\n"
-      "  --stages S           pipeline stages\n"
-      "  --ranks P            ranks, where each has several stages [S]\n"
-      "  --microbatches N     microbatches of one step\n"
-      "  --lowered FILE       schedule file of torch, with its transfers or without\n"
-      "  --from-report PATH   reports of an observed run\n"
-      "  --compare PLAN RUN   where RUN (reports) departs from PLAN: a saved plan (.json), a schedule file,\n"
-      "                       or, with RUN alone, what --schedule says; exit status 1 where it does\n\n"
-      "  --buffer-bytes SIZE  bytes of a tensor passed between stages, such as 436MiB; once per tensor\n"
-      "  --tensor SHAPE:TYPE  the same from a shape, such as 2x2048x7168:bf16\n"
-      "  --slack K            slots beyond the depth, so that a receive can be posted without waiting [2]\n"
-      "  --receive-ahead A    receives posted this many places early [0]\n"
-      "  --granularity WHO    which buffers share slots: stage | direction | rank [stage]\n"
-      "  --mixed-sizes        a slot may hold buffers of its size or smaller\n"
-      "  --forward-only       evaluation: the forward is the last reader\n"
-      "  --torch VERSION      whose transfers a schedule without them gets [2.10 to 2.14, which agree]\n"
-      "  --post-at-use        as if receives were posted directly before their first reader\n\n"
-      "  --stage S            show this stage only (the document is always whole)\n"
-      "  --replicas R         pipelines of the job, for its totals [1]\n"
-      "  --show-timeline      the slots position by position\n"
-      "  --json               one JSON document on stdout (share/recvpool/schema/plan.schema.json)\n"
-      "  --output FILE        write that document to FILE\n"
-      "  --help               this text\n\n"
-      "Columns: N buffers received in a step, D most of them live at once, K = min(N, D + slack) slots;\n"
-      "  existing: what the ring of fixed size in use for 1F1B takes: stages from here to the last, plus "
-      "slack;\n"
-      "  rule: ring, where the n-th receive can use slot n mod K, or table, where --json tells the slot.");
+  puts("Usage: recvpool plan --schedule NAME --stages S --microbatches N [OPTION...]\n"
+       "       recvpool plan --lowered FILE.csv [OPTION...]\n"
+       "       recvpool plan --from-report FILE|DIR [OPTION...]\n"
+       "       recvpool plan --compare PLAN RUN [OPTION...]\n"
+       "How many receive buffers a pipeline schedule needs, and what pooling them saves.\n\n"
+       "  --schedule NAME      gpipe | 1f1b | interleaved_1f1b | looped_bfs\n"
+       "  --stages S           pipeline stages\n"
+       "  --ranks P            ranks, where each has several stages [S]\n"
+       "  --microbatches N     microbatches of one step\n"
+       "  --lowered FILE       schedule file of torch, with its transfers or without\n"
+       "  --from-report PATH   reports of an observed run\n"
+       "  --compare PLAN RUN   where RUN (reports) departs from PLAN: a saved plan, a schedule file,\n"
+       "                       or, with RUN alone, what --schedule says; exit status 1 where it does\n\n"
+       "  --buffer-bytes SIZE  bytes of a tensor passed between stages, such as 436MiB; once per tensor\n"
+       "  --tensor SHAPE:TYPE  the same from a shape, such as 2x2048x7168:bf16\n"
+       "  --slack K            slots beyond the depth, so that a receive can be posted without waiting [2]\n"
+       "  --receive-ahead A    receives posted this many places early [0]\n"
+       "  --granularity WHO    which buffers share slots: stage | direction | rank [stage]\n"
+       "  --mixed-sizes        a slot may hold buffers of its size or smaller\n"
+       "  --forward-only       evaluation: the forward is the last reader\n"
+       "  --torch VERSION      whose transfers a schedule without them gets [2.10 to 2.14, which agree]\n"
+       "  --post-at-use        as if receives were posted directly before their first reader\n\n"
+       "  --stage S            show this stage only (the document is always whole)\n"
+       "  --replicas R         pipelines of the job, for its totals [1]\n"
+       "  --show-timeline      the slots position by position\n"
+       "  --json               one JSON document on stdout (share/recvpool/schema/plan.schema.json)\n"
+       "  --output FILE        write that document to FILE\n"
+       "  --help               this text\n\n"
+       "Columns: N buffers received in a step, D most of them live at once, K = min(N, D + slack) slots;\n"
+       "  existing: what the ring of fixed size in use for 1F1B takes: stages from here to the last, plus "
+       "slack;\n"
+       "  rule: ring, where the n-th receive can use slot n mod K, or table, where --json tells the slot.");
   return fflush(stdout) == 0 ? 0 : RP_EXIT_FAILURE;
 }
 
@@ -290,12 +289,7 @@ static int usage(const char *message) {
   return RP_EXIT_USAGE;
 }
 
-/* Options that change a schedule say nothing about a run or a plan that was made already. */
-static int check_schedule_options(const struct rp_plan_arguments *a) {
-  const struct rp_plan_options *o = &a->options;
-  size_t length = a->lowered ? strlen(a->lowered) : 0;
-  bool saved = a->compare && length > 5 && strcmp(a->lowered + length - 5, ".json") == 0;
-  if ((a->schedule || a->lowered) && !saved) return -1;
+int rp_plan_check_settled(const struct rp_plan_options *o) {
   if (o->forward_only || o->post_at_use || o->receive_ahead || o->torch_version || o->tensor_count)
     return usage(
         "a run or a saved plan says itself what is received when: leave off --buffer-bytes, --tensor, "
@@ -327,7 +321,7 @@ static int check_arguments(struct rp_plan_arguments *a, int left, char **rest) {
   if (a->json && a->timeline) return usage("--json prints its document alone: leave off --show-timeline");
   if (!a->schedule && (a->stages || a->microbatches || a->ranks))
     return usage("--stages, --ranks and --microbatches belong to --schedule; a file says them itself");
-  if (!a->schedule) return check_schedule_options(a);
+  if (!a->schedule) return a->lowered ? -1 : rp_plan_check_settled(&a->options);
   if (!a->stages || !a->microbatches) return usage("--schedule needs --stages and --microbatches");
   if (!a->ranks) a->ranks = a->stages;
   if (a->stages % a->ranks)

@@ -43,8 +43,8 @@ struct rp_plan_observation {
 };
 
 /** Plans from reports of an observed run. Ranks have the numbers of the launcher, unless there are reports of
- * `ranks` processes (0: any): then these are ranks 0, 1 … of a pipeline. On failure `message` holds one line.
- */
+ * `ranks` processes (0: any, and enough steps to plan by; else it is for a comparison): then these are ranks
+ * 0, 1 … of a pipeline. On failure `message` holds one line. */
 rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,
                                struct rp_plan **out, struct rp_plan_observation *observation, char *message,
                                size_t message_size);
@@ -52,12 +52,24 @@ rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_
 rp_status rp_plan_from_set(struct rp_read_set *set, const char *path, int32_t ranks,
                            const struct rp_plan_options *options, struct rp_plan **out,
                            struct rp_plan_observation *observation, char *message, size_t message_size);
-/** Plans from a schedule file of torch. On failure `message` holds one line that names the file. */
-rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                            char *message, size_t message_size);
-/** Plans again what a plan file lists. On failure `message` holds one line that names the file. */
-rp_status rp_plan_from_plan(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                            char *message, size_t message_size);
+/** Reads a file; `text` is owned by the caller. On failure `message` holds one line that names it. */
+rp_status rp_plan_read_text(const char *path, char **text, size_t *length, char *message,
+                            size_t message_size);
+/** Whether a file's text is a document, as a saved plan is, and no schedule: its name does not matter. */
+bool rp_plan_is_saved(const char *text, size_t length);
+/** Plans from the text of a schedule file of torch. On failure `message` holds one line that begins with
+ * `path`. */
+rp_status rp_plan_from_text(const char *path, const char *text, size_t length,
+                            const struct rp_plan_options *options, struct rp_plan **out, char *message,
+                            size_t message_size);
+/** Plans again what the text of a plan file lists. On failure `message` holds one line that begins with
+ * `path`. */
+rp_status rp_plan_from_plan(const char *path, const char *text, size_t length,
+                            const struct rp_plan_options *options, struct rp_plan **out, char *message,
+                            size_t message_size);
+/** Options that change a schedule say nothing about a run or a plan that was made already. Returns -1, or
+ * says so and returns the exit status. */
+int rp_plan_check_settled(const struct rp_plan_options *options);
 
 /** Prints the plan for people. `stage` -1: all of them. */
 void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *provenance, int32_t stage,

@@ -46,19 +46,34 @@ failed:
   return NULL;
 }
 
-rp_status rp_plan_from_file(const char *path, const struct rp_plan_options *options, struct rp_plan **out,
-                            char *message, size_t message_size) {
-  size_t length;
-  char *text = read_file(path, &length);
-  if (!text) {
-    snprintf(message, message_size, "%s: cannot be read: %s", path, strerror(errno));
-    return RP_ERROR_IO;
+rp_status rp_plan_read_text(const char *path, char **text, size_t *length, char *message,
+                            size_t message_size) {
+  *text = read_file(path, length);
+  if (*text) return RP_OK;
+  snprintf(message, message_size, "%s: cannot be read: %s", path, strerror(errno));
+  return RP_ERROR_IO;
+}
+
+bool rp_plan_is_saved(const char *text, size_t length) {
+  size_t i = 0;
+  while (i < length && strchr(" \t\r\n", text[i]) && text[i])
+    i++;
+  return i < length && text[i] == '{';
+}
+
+rp_status rp_plan_from_text(const char *path, const char *text, size_t length,
+                            const struct rp_plan_options *options, struct rp_plan **out, char *message,
+                            size_t message_size) {
+  if (rp_plan_is_saved(text, length)) {
+    snprintf(message, message_size,
+             "%s: a JSON document is no schedule file; a saved plan is for --compare and for recvpool run "
+             "--plan, reports are for --from-report",
+             path);
+    return RP_ERROR_INVALID;
   }
   int prefix = snprintf(message, message_size, "%s: ", path);
   size_t used = prefix > 0 && (size_t)prefix < message_size ? (size_t)prefix : 0;
-  rp_status status = rp_plan_create_csv(text, length, options, out, message + used, message_size - used);
-  free(text);
-  return status;
+  return rp_plan_create_csv(text, length, options, out, message + used, message_size - used);
 }
 
 /* --- reports --- */
@@ -70,7 +85,8 @@ struct observed {
   struct rp_plan_item *items;
   size_t count, capacity;
   int32_t stages, microbatches;
-  bool unsure; /* how often messages are read is not known, or guessed */
+  bool unsure;                /* how often messages are read is not known, or guessed */
+  size_t channels, undecided; /* of these, seen for too few steps */
 };
 
 static bool push(struct observed *o, const struct rp_plan_item *item) {
@@ -171,6 +187,14 @@ static bool is_unsure(const json_t *report) {
   return false;
 }
 
+static void count_undecided(struct observed *o, const json_t *channels) {
+  for (size_t i = 0; i < json_array_size(channels); i++) {
+    const json_t *decision = json_object_get(json_array_get(channels, i), "decision");
+    o->channels++;
+    o->undecided += strcmp(rp__text_of(decision, "reason", ""), rp_reason_name(RP_REASON_TOO_FEW_STEPS)) == 0;
+  }
+}
+
 /* Stages get numbers in the order of ranks and, within one, of the tracker's ordinals; the two directions of
  * an ordinal are one stage. A third channel of an ordinal (a second tensor) is a stage of its own here, since
  * it is a pool of its own. */
@@ -183,6 +207,7 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
   int32_t first = o->stages;
   unsigned *directions = calloc(count + 1, sizeof(*directions));
   look_for_uneven_steps(o, channels);
+  count_undecided(o, channels);
   if (!directions) status = RP_ERROR_NO_MEMORY;
   for (size_t i = 0; !status && i < count; i++) {
     const json_t *channel = json_array_get(channels, i);
@@ -257,6 +282,30 @@ static void take_note(const struct rp_read_set *set, const struct observed *o, i
   if (length && out->note[length - 1] == ' ') out->note[length - 1] = 0;
 }
 
+/* Whether there is what a comparison needs, or `to_plan` a plan. */
+static rp_status check_observed(const struct observed *o, bool to_plan, const char *path, char *message,
+                                size_t message_size) {
+  if (to_plan && o->undecided) {
+    snprintf(message, message_size,
+             "%s: %zu of %zu channels were seen for fewer than two whole steps (too_few_steps), so what they "
+             "need is not decided; let the run go on for two more steps",
+             path, o->undecided, o->channels);
+    return RP_ERROR_NOT_FOUND;
+  }
+  if (!o->count) {
+    snprintf(message, message_size,
+             "%s: the reports hold no complete step; let the run go on for a few steps", path);
+    return RP_ERROR_NOT_FOUND;
+  }
+  if (!o->unsure) return RP_OK;
+  snprintf(
+      message, message_size,
+      "%s: the reports do not tell for certain how often each message is read (seen from outside, without "
+      "CUPTI, or nothing was seen to read some); let some steps run under recvpool run",
+      path);
+  return RP_ERROR_INVALID;
+}
+
 static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wanted,
                           const struct rp_plan_options *options, struct rp_plan **out,
                           struct rp_plan_observation *observation, char *message, size_t message_size) {
@@ -273,22 +322,12 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
     json_decref(report);
   }
   if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > RP_PLAN_MOST_PAIRS) status = RP_ERROR_LIMIT;
-  if (!status && !o.count) {
-    snprintf(message, message_size,
-             "%s: the reports hold no complete step; let the run go on for a few steps", path);
-    status = RP_ERROR_NOT_FOUND;
-  } else if (!status && o.unsure) {
-    snprintf(
-        message, message_size,
-        "%s: the reports do not tell for certain how often each message is read (seen from outside, without "
-        "CUPTI, or nothing was seen to read some); let some steps run under recvpool run",
-        path);
-    status = RP_ERROR_INVALID;
-  } else if (status) {
+  if (status)
     snprintf(message, message_size, "%s: %s", path,
              status == RP_ERROR_LIMIT ? "more ranks, channels or microbatches than any run has"
                                       : rp_status_text(status));
-  }
+  else
+    status = check_observed(&o, wanted == 0, path, message, message_size);
   if (status) {
     free(o.items);
     return status;
@@ -312,8 +351,10 @@ rp_status rp_plan_from_set(struct rp_read_set *set, const char *path, int32_t ra
     return RP_ERROR_NOT_FOUND;
   }
   if (set->job_count > 1) {
-    snprintf(message, message_size, "%s: reports of %zu jobs; name the files of one of them", path,
-             set->job_count);
+    snprintf(message, message_size,
+             "%s: reports of %zu jobs, and a plan is of one: recvpool report lists them, and recvpool report "
+             "--job N --plan FILE takes the N-th, or the last one by --job last",
+             path, set->job_count);
     return RP_ERROR_INVALID;
   }
   return plan_set(set, path, ranks, options, out, observation, message, message_size);

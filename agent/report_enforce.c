@@ -296,6 +296,8 @@ static void put_pool(struct rp__emit *emit, const struct rp_pool_info *pool, boo
   rp__put_u64(emit, "grown", pool->grown);
   rp__put_u64(emit, "reopened", pool->reopened);
   rp__put_u64(emit, "lent", pool->lent);
+  rp__put_u64(emit, "headroom_bytes", pool->headroom_bytes);
+  rp__put_u64(emit, "headroom_used", pool->headroom_used);
   rp__put_u64(emit, "waits_inserted", pool->waits_inserted);
   rp__put_u64(emit, "activations", pool->activations);
   rp__put_u64(emit, "fallbacks", pool->fallbacks);
@@ -322,6 +324,7 @@ static json_t *device_json(const struct rp_report *report, const struct rp_enfor
   rp__put_u64(&emit, "slack_slots", guard->slack);
   rp__put_u64(&emit, "receives_waited", guard->receives_waited);
   rp__put_real(&emit, "wait_seconds", (double)guard->wait_ns / 1e9);
+  rp__put_u64(&emit, "waits_timed", guard->waits_timed);
   put_pool(&emit, &guard->pool, measured);
   rp__put(&emit, "classes", classes_json(guard, measured, failed));
   rp__put(&emit, "conflicts", conflicts_json(report, guard, failed));

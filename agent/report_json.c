@@ -230,6 +230,7 @@ static json_t *configuration_json(const struct rp_report *report, bool *failed) 
   rp__put_u64(&emit, "slack_slots", config->slack);
   rp__put_u64(&emit, "min_bytes", config->min_bytes);
   rp__put_bool(&emit, "slack_auto", config->slack_auto);
+  rp__put_u64(&emit, "headroom_bytes", config->headroom_bytes);
   rp__put_text(&emit, "cupti", rp_cupti_policy_name(config->cupti));
   rp__put_text(&emit, "on_violation", rp_on_violation_name(config->on_violation));
   rp__put_bool(&emit, "strict", config->strict);

@@ -56,7 +56,7 @@ struct rp_serve_counts {
   uint64_t skipped; /**< files that are there and cannot be used */
   uint64_t dropped; /**< reports beyond RP_SERVE_PROCESSES */
   uint64_t looks;   /**< at the folder so far */
-  bool readable;    /**< the last look could read the folder */
+  int error;        /**< why the last look could not read the folder, as errno; 0: it could */
   double last_look_unix_seconds;
 };
 
@@ -75,6 +75,12 @@ char *rp_serve_store_text(struct rp_serve_store *store, uint64_t id, size_t *byt
 struct rp_serve_counts rp_serve_store_counts(struct rp_serve_store *store);
 /** Files skipped, as an array of {name, reason}; NULL without memory. Owned by the caller. */
 json_t *rp_serve_store_skipped(struct rp_serve_store *store);
+/** The folder that it watches; owned by the store, and never changes. */
+const char *rp_serve_store_dir(const struct rp_serve_store *store);
+/** Whether the folder can be opened: 0 or errno. Thread-safe. */
+int rp_serve_folder_error(const char *dir);
+/** What such an error means, in a few words; returns `out`. Thread-safe. */
+const char *rp_serve_folder_problem(int error, char *out, size_t out_size);
 /** Seconds since 1970. */
 double rp_serve_now(void);
 
@@ -108,8 +114,8 @@ bool rp__serve_host_is_ours(const struct rp_serve_options *options, const struct
 
 struct rp_serve_http;
 
-/** Listens. `options` must outlive it. On failure `message` says what is wrong with the address.
- * RP_ERROR_INVALID, RP_ERROR_IO. */
+/** Listens. `options` must outlive it. On failure `message` says what is wrong; on success it is empty or
+ * says what is missing. RP_ERROR_INVALID: an option; RP_ERROR_IO, RP_ERROR_NO_MEMORY. */
 rp_status rp_serve_http_start(const struct rp_serve_options *options, struct rp_serve_store *store,
                               struct rp_serve_http **out, char *message, size_t message_size);
 /** Where it listens, as "http://ADDRESS:PORT/". */

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,10 +99,13 @@ static enum MHD_Result send_error(struct MHD_Connection *connection, unsigned co
 
 static enum MHD_Result send_health(struct MHD_Connection *connection, struct rp_serve_store *store) {
   struct rp_serve_counts counts = rp_serve_store_counts(store);
-  return send_json(connection, counts.readable ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
-                   json_pack("{s:s, s:f}", "status",
-                             counts.readable ? "ok" : "the report folder cannot be read",
-                             "last_look_unix_seconds", counts.last_look_unix_seconds));
+  char problem[128], status[192] = "ok";
+  if (counts.error)
+    snprintf(status, sizeof status, "the report folder cannot be read: %s",
+             rp_serve_folder_problem(counts.error, problem, sizeof problem));
+  return send_json(
+      connection, counts.error ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK,
+      json_pack("{s:s, s:f}", "status", status, "last_look_unix_seconds", counts.last_look_unix_seconds));
 }
 
 /* The client says that it reads OpenMetrics. */
@@ -223,8 +227,9 @@ static bool read_page_file(const char *dir, struct page_file *file) {
   return true;
 }
 
-/* Beside the command where it is installed, else in the sources that it was built from. */
-static void load_page(const char *dir) {
+/* Beside the command where it is installed, else in the sources that it was built from. False: something is
+ * missing, which `message` names. */
+static bool load_page(const char *dir, char *message, size_t message_size) {
   char self[PATH_MAX], installed[PATH_MAX + 64];
   ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
   if (length > 0) {
@@ -235,8 +240,33 @@ static void load_page(const char *dir) {
     if (!dir && access(installed, R_OK) == 0) dir = installed;
   }
   if (!dir) dir = RECVPOOL_SOURCE_WEB;
-  for (size_t i = 0; i < PAGE_FILES; i++)
-    if (!read_page_file(dir, &page_files[i]) && page_files[i].optional) page_files[i].text = strdup("");
+  bool whole = true;
+  for (size_t i = 0; i < PAGE_FILES; i++) {
+    if (read_page_file(dir, &page_files[i])) continue;
+    if (page_files[i].optional) page_files[i].text = strdup("");
+    if (page_files[i].optional || !whole) continue;
+    snprintf(message, message_size, "'%s' has no readable %s", dir, page_files[i].file);
+    whole = false;
+  }
+  return whole;
+}
+
+static void unload_page(void) {
+  for (size_t i = 0; i < PAGE_FILES; i++) {
+    free(page_files[i].text);
+    page_files[i].text = NULL;
+  }
+}
+
+/* Files that the user names must be there; without those of an installation all but the page is served.
+ * False: not to go on. */
+static bool prepare_page(const struct rp_serve_options *options, char *message, size_t message_size) {
+  char problem[PATH_MAX + 128];
+  if (load_page(options->web_dir, problem, sizeof problem)) return true;
+  snprintf(message, message_size,
+           options->web_dir ? "--web-dir %s" : "there is no page, only API and metrics: %s; install it again",
+           problem);
+  return options->web_dir == NULL;
 }
 
 /* ---- listening ---- */
@@ -281,11 +311,58 @@ static void note_url(struct rp_serve_http *http, const struct sockaddr *address)
            info ? (unsigned)info->port : 0);
 }
 
+/* One mend for each way that an address can be of no use. */
+static void say_cannot_listen(const char *listen, int error, char *message, size_t message_size) {
+  const char *mend = error == EADDRINUSE
+                         ? "end what listens there (another recvpool serve?), or name another "
+                           "port with --listen, 0 for any free one"
+                     : error == EACCES ? "name a port from 1024 on with --listen"
+                                       : "name an address of this machine with --listen";
+  snprintf(message, message_size, "cannot listen at %s: %s; %s", listen, strerror(error), mend);
+}
+
+/* Opened here and not by the library, which does not say why it cannot listen. No SO_REUSEPORT: a second
+ * server at this address must fail, and not take every other request. -1 with errno. */
+static int open_listener(const struct addrinfo *address) {
+  const int on = 1;
+  int opened = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (opened < 0) return -1;
+  if (setsockopt(opened, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && /* of connections that ended */
+      (address->ai_family != AF_INET6 ||
+       setsockopt(opened, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) == 0) &&
+      bind(opened, address->ai_addr, address->ai_addrlen) == 0 && listen(opened, SOMAXCONN) == 0)
+    return opened;
+  int error = errno;
+  (void)close(opened);
+  errno = error;
+  return -1;
+}
+
 static void raise_file_limit(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static bool start_daemon(struct rp_serve_http *http, const struct addrinfo *address, char *message,
+                         size_t message_size) {
+  unsigned flags =
+      MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
+  int listener = open_listener(address);
+  if (listener < 0) {
+    say_cannot_listen(http->options->listen, errno, message, message_size);
+    return false;
+  }
+  http->daemon = MHD_start_daemon(
+      flags, 0, NULL, NULL, handle, http, MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,
+      (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+  if (http->daemon) return true; /* which closes the socket when it stops */
+  snprintf(message, message_size, "cannot serve at %s: no thread, memory or file is left",
+           http->options->listen);
+  (void)close(listener);
+  return false;
 }
 
 rp_status rp_serve_http_start(const struct rp_serve_options *options, struct rp_serve_store *store,
@@ -302,22 +379,14 @@ rp_status rp_serve_http_start(const struct rp_serve_options *options, struct rp_
   http->store = store;
   http->options = options;
   memcpy(&http->bound, address->ai_addr, address->ai_addrlen);
-  load_page(options->web_dir);
+  message[0] = '\0';
+  bool page = prepare_page(options, message, message_size);
   raise_file_limit();
-  unsigned flags =
-      MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
-  errno = 0;
-  http->daemon =
-      MHD_start_daemon(flags, 0, NULL, NULL, handle, http, MHD_OPTION_SOCK_ADDR, address->ai_addr,
-                       MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-                       (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-                       MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
-  if (!http->daemon) {
-    snprintf(message, message_size, "cannot listen at %s: %s", options->listen,
-             errno ? strerror(errno) : "the address may be in use");
+  if (!page || !start_daemon(http, address, message, message_size)) {
+    unload_page();
     freeaddrinfo(address);
     free(http);
-    return RP_ERROR_IO;
+    return page ? RP_ERROR_IO : RP_ERROR_INVALID;
   }
   note_url(http, address->ai_addr);
   freeaddrinfo(address);
@@ -332,9 +401,6 @@ const char *rp_serve_http_url(const struct rp_serve_http *http) {
 void rp_serve_http_stop(struct rp_serve_http *http) {
   if (!http) return;
   MHD_stop_daemon(http->daemon);
-  for (size_t i = 0; i < PAGE_FILES; i++) {
-    free(page_files[i].text);
-    page_files[i].text = NULL;
-  }
+  unload_page();
   free(http);
 }

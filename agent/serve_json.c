@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/cmd_report_text.h"
 #include "agent/command.h"
 #include "agent/overview.h"
 #include "agent/report.h"
@@ -106,12 +107,25 @@ static void add_report(void *context, const struct rp_serve_process *process) {
       (struct rp_read_report){.path = name, .json = json_incref(process->summary), .ended = process->ended};
 }
 
+/* What a page says where there is nothing to show. */
+static void put_folder(json_t *jobs, struct rp_serve_store *store) {
+  int error = rp_serve_store_counts(store).error;
+  char problem[128];
+  (void)json_object_set_new(jobs, "report_dir", rp__json_text(rp_serve_store_dir(store)));
+  (void)json_object_set_new(jobs, "report_dir_problem",
+                            error ? json_string(rp_serve_folder_problem(error, problem, sizeof problem))
+                                  : json_null());
+}
+
 json_t *rp_serve_jobs_json(struct rp_serve_store *store) {
   struct rp_read_set set = {.skipped = rp_serve_store_skipped(store), .subcommand = "serve"};
   json_t *jobs = NULL;
   rp_serve_store_each(store, add_report, &set);
   if (rp_read_finish(&set) == RP_OK) jobs = rp_overview(&set);
-  if (jobs) (void)json_object_set_new(jobs, "now_unix_seconds", json_real(rp_serve_now()));
+  if (jobs) {
+    (void)json_object_set_new(jobs, "now_unix_seconds", json_real(rp_serve_now()));
+    put_folder(jobs, store);
+  }
   rp_read_fini(&set);
   return jobs;
 }

@@ -375,7 +375,7 @@ static void add_server(struct metrics *m, struct rp_serve_store *store) {
   fprintf(m->out[REPORTS], "recvpool_reports %zu\n", m->seen_count);
   fprintf(m->out[REPORTS_SKIPPED], "recvpool_reports_skipped %llu\n", (unsigned long long)counts.skipped);
   fprintf(m->out[REPORTS_DROPPED], "recvpool_reports_dropped %llu\n", (unsigned long long)counts.dropped);
-  fprintf(m->out[FOLDER_READABLE], "recvpool_report_folder_readable %d\n", counts.readable);
+  fprintf(m->out[FOLDER_READABLE], "recvpool_report_folder_readable %d\n", counts.error == 0);
   fprintf(m->out[ROWS_DROPPED], "recvpool_series_dropped %llu\n", (unsigned long long)m->rows_dropped);
 }
 

@@ -271,6 +271,7 @@ static void mark_seconds(struct rp_serve_store *store, struct look *look) {
 
 static void look(struct rp_serve_store *store) {
   DIR *dir = opendir(store->dir);
+  int error = dir ? 0 : errno;
   struct look look = {.dir = dir ? dirfd(dir) : -1,
                       .number = store->counts.looks + 1,
                       .skipped = json_array(),
@@ -288,7 +289,7 @@ static void look(struct rp_serve_store *store) {
   json_decref(store->skipped);
   store->skipped = look.skipped;
   store->counts.skipped = look.skipped_count;
-  store->counts.readable = dir != NULL;
+  store->counts.error = error;
   store->counts.looks = look.number;
   store->counts.last_look_unix_seconds = rp_serve_now();
   pthread_mutex_unlock(&store->lock);
@@ -337,6 +338,7 @@ rp_status rp_serve_store_start(const struct rp_serve_options *options, struct rp
   pthread_cond_init(&store->wake, &monotonic);
   pthread_condattr_destroy(&monotonic);
   store->dir = strdup(options->report_dir);
+  store->counts.error = rp_serve_folder_error(options->report_dir); /* until the first look */
   store->keep_seconds = options->keep_seconds;
   store->index = json_object();
   if (!store->dir || !store->index || pthread_create(&store->thread, NULL, run, store) != 0) {
@@ -388,6 +390,25 @@ struct rp_serve_counts rp_serve_store_counts(struct rp_serve_store *store) {
   struct rp_serve_counts counts = store->counts;
   pthread_mutex_unlock(&store->lock);
   return counts;
+}
+
+const char *rp_serve_store_dir(const struct rp_serve_store *store) {
+  return store->dir;
+}
+
+int rp_serve_folder_error(const char *dir) {
+  int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
+  if (folder < 0) return errno;
+  (void)close(folder);
+  return 0;
+}
+
+const char *rp_serve_folder_problem(int error, char *out, size_t out_size) {
+  const char *text = error == ENOENT    ? "there is no such folder"
+                     : error == ENOTDIR ? "it is no folder"
+                                        : strerror(error);
+  snprintf(out, out_size, "%s", text);
+  return out;
 }
 
 json_t *rp_serve_store_skipped(struct rp_serve_store *store) {

@@ -97,14 +97,22 @@ void rp__answers_receive(struct rp_tracker *tracker, const struct rp_event *even
 
 /* ---- sends ---- */
 
-/* Whether activations come from this peer, as was noted when something was exchanged with it first. */
+/* Whether activations come from this peer. */
 static bool is_before_us(const struct rp_tracker *tracker, uint64_t comm, int32_t peer, uint64_t bytes) {
-  for (size_t i = 0; i < tracker->peer_count; i++) {
-    const struct rp_peer_order *order = &tracker->peers[i];
-    if (order->comm == comm && order->peer == peer && order->bytes == bytes && !order->ended)
-      return order->receive_first;
+  return rp__peers_side(&tracker->peers, comm, peer, bytes) == RP_DIRECTION_ACTIVATION;
+}
+
+/* What was received from the process that this goes to, over this communicator or one of the same members. */
+static struct rp_answer_family *answered_by(struct rp_tracker *tracker, const struct rp_event *event) {
+  struct rp_answers *answers = &tracker->answers;
+  struct rp_answer_family *same = find(answers, event);
+  for (size_t i = 0; i < answers->family_count && (!same || !same->count); i++) {
+    struct rp_answer_family *family = &answers->families[i];
+    if (family->peer == event->peer && family->bytes == event->bytes &&
+        rp__peers_same_members(&tracker->peers, event->comm, family->comm))
+      same = family;
   }
-  return false;
+  return same;
 }
 
 /* When the work that made what is sent had been handed to the device. */
@@ -147,7 +155,7 @@ static struct rp_answer_family *oldest_gradient(const struct rp_tracker *tracker
 void rp__answers_send(struct rp_tracker *tracker, const struct rp_event *event) {
   if (!is_before_us(tracker, event->comm, event->peer, event->bytes)) return;
   struct rp_answer_group moment = moment_of(&tracker->answers, event);
-  answer_oldest(tracker, find(&tracker->answers, event), &moment);
+  answer_oldest(tracker, answered_by(tracker, event), &moment);
   answer_oldest(tracker, oldest_gradient(tracker, event->bytes), &moment);
 }
 

@@ -173,6 +173,9 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
     free(lifetimes);
     return RP_ERROR_NO_MEMORY;
   }
+  if (state->shared) /* one that has no neighbour now is in such an allocation, too */
+    state->public.held_bytes = state->public.unreachable_bytes =
+        (uint64_t)group->size * state->public.buffer_bytes;
   if (just_in_time) state->public.held_bytes = state->public.held_bytes / group->size * held_at_once;
   state->public.style = just_in_time                  ? RP_STYLE_JUST_IN_TIME
                         : tracker->any_received_again ? RP_STYLE_PREALLOCATED
@@ -209,7 +212,7 @@ static void forget_grouping(struct rp_grouping_cache *cache) {
 static const struct rp_grouping *group_step(struct rp_tracker *tracker, const struct rp_life *lives,
                                             size_t count, bool just_in_time) {
   struct rp_grouping_cache *cache = &tracker->cache;
-  uint64_t key = step_key(lives, count, just_in_time);
+  uint64_t key = rp__mix(step_key(lives, count, just_in_time), tracker->peers.cleared);
   uint32_t repeats = cache->grouping && cache->key == key ? cache->repeats + 1 : 0;
   if (repeats >= 2) {
     cache->repeats = repeats;
@@ -217,8 +220,8 @@ static const struct rp_grouping *group_step(struct rp_tracker *tracker, const st
   }
   forget_grouping(cache);
   struct rp_grouping *grouping = malloc(sizeof *grouping);
-  const struct rp_group_hints hints = {tracker->peers, tracker->peer_count,
-                                       tracker->first_receive_allocation_serial, just_in_time};
+  const struct rp_group_hints hints = {&tracker->peers, tracker->first_receive_allocation_serial,
+                                       just_in_time};
   if (!grouping || rp_group_lives(lives, count, &hints, grouping)) {
     free(grouping);
     return NULL;

@@ -26,8 +26,7 @@ struct rp_group {
 
 /** What grouping knows besides the lifetimes. */
 struct rp_group_hints {
-  const struct rp_peer_order *peers;
-  size_t peer_count;
+  const struct rp_peers *peers;
   uint64_t old_allocation_serial; /**< allocations up to this one are older than the first receive: weights */
   bool just_in_time;              /**< allocation order says nothing */
 };

@@ -105,15 +105,8 @@ static rp_status find_ties(const struct rp_grouping_work *work, const struct rp_
 
 /* ---- directions ---- */
 
-/* The side of the pipeline a peer is on, by what was exchanged with it first: activations travel before
- * gradients. */
 static enum rp_direction direction_of_peer(const struct rp_grouping_work *work, const struct rp_life *life) {
-  for (size_t i = 0; i < work->hints->peer_count; i++) {
-    const struct rp_peer_order *peer = &work->hints->peers[i];
-    if (peer->comm == life->comm && peer->peer == life->peer && peer->bytes == life->bytes)
-      return peer->receive_first ? RP_DIRECTION_ACTIVATION : RP_DIRECTION_GRADIENT;
-  }
-  return RP_DIRECTION_UNKNOWN;
+  return rp__peers_side(work->hints->peers, life->comm, life->peer, life->bytes);
 }
 
 static enum rp_direction opposite(enum rp_direction direction) {

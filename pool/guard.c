@@ -6,6 +6,8 @@
 
 /* Of a device whose granularity nobody can tell: that of all of them so far. */
 #define SHADOW_GRANULARITY_BYTES (UINT64_C(2) << 20)
+/* What the driver would not take back is offered again so often with each free. */
+#define GIVE_BACK_ATTEMPTS 3
 /* The first step has nothing to be compared with. */
 #define LEAST_WATCH_STEPS 2
 #define ROUNDING_DIVISOR 8
@@ -17,6 +19,7 @@ static rp_status pool_create(struct rp_guard *guard, const struct rp_backend *ba
                                           .lend = guard->options.every_touch_seen ? RP_POOL_LEND_FIRST
                                                                                   : RP_POOL_LEND_NEVER,
                                           .max_conflicts = guard->options.max_conflicts,
+                                          .headroom_bytes = guard->options.headroom_bytes,
                                           .exact_ranges = guard->options.shadow};
   if (!guard->options.shadow)
     return backend ? rp_pool_create(backend, &options, &guard->pool) : RP_ERROR_INVALID;
@@ -308,6 +311,22 @@ uint64_t rp_guard_memory_short(struct rp_guard *guard) {
   return guard->plan.usable ? rp_pool_memory_short(guard->pool) : 0;
 }
 
+void rp_guard_memory_news(struct rp_guard *guard) {
+  rp_pool_memory_news(guard->pool);
+}
+
+bool rp_guard_memory_due(const struct rp_guard *guard) {
+  return guard->plan.usable && rp_pool_memory_due(guard->pool);
+}
+
+rp_status rp_guard_restore(struct rp_guard *guard) {
+  return rp_pool_restore(guard->pool);
+}
+
+bool rp_guard_lost(const struct rp_guard *guard) {
+  return rp_pool_lost(guard->pool);
+}
+
 static void remember_freed(struct rp_guard *guard, uint32_t id) {
   struct rp__guard_freed *entry = &guard->freed[guard->freed_count++ % RP__GUARD_FREED];
   if (entry->address) guard->freed_forgotten++;
@@ -359,10 +378,12 @@ rp_status rp_guard_free_prepare(struct rp_guard *guard, uint64_t address, const 
 static rp_status free_buffer(struct rp_guard *guard, uint32_t id, bool remember) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   if (remember) remember_freed(guard, id);
+  if (buffer->receives && !guard->births_at_free) guard->births_at_free = guard->births;
   rp__guard_unwatch(guard, id);
   rp__guard_size_used(guard, buffer->bytes, -1);
   rp_status status = rp_pool_free(guard->pool, buffer->address);
-  (void)rp_pool_give_back(guard->pool); /* at once: this may be the last call before the end */
+  for (int i = 0; i < GIVE_BACK_ATTEMPTS; i++) /* at once: this may be the last call before the end */
+    if (!rp_pool_give_back(guard->pool)) break;
   *buffer = (struct rp__guard_buffer){0};
   return status;
 }
@@ -537,7 +558,8 @@ void rp_guard_boundary_took(struct rp_guard *guard, uint64_t duration_ns) {
   if (guard->activations == 1 && !guard->activation_duration_ns) guard->activation_duration_ns = duration_ns;
 }
 
-void rp_guard_waited(struct rp_guard *guard, uint64_t nanoseconds) {
+void rp_guard_waited(struct rp_guard *guard, uint64_t waits, uint64_t nanoseconds) {
+  guard->waits_timed += waits;
   guard->wait_ns += nanoseconds;
 }
 

@@ -85,8 +85,9 @@ struct rp_guard_options {
    */
   uint32_t rounding_divisor;
   enum rp_pool_policy on_violation;
-  uint32_t watch_steps;   /**< auto: steps of one pattern before activation [2] */
-  uint32_t max_conflicts; /**< kept in full [256] */
+  uint32_t watch_steps;    /**< auto: steps of one pattern before activation [2] */
+  uint32_t max_conflicts;  /**< kept in full [256] */
+  uint64_t headroom_bytes; /**< see struct rp_pool_options [0] */
   /** rp_guard_sent or rp_guard_send is called for every send. Then what a step did to a message counts as
    * evidence only if as many went back to its peer as came from it, over the same communicator or one of the
    * same members: else it was an evaluation, and training on the same buffers reads them more often. */
@@ -128,6 +129,15 @@ rp_status rp_guard_allocate(struct rp_guard *guard, uint64_t bytes, uint64_t *ad
  */
 rp_status rp_guard_unstoppable(struct rp_guard *guard);
 uint64_t rp_guard_memory_short(struct rp_guard *guard);
+/** rp_pool_memory_news, and rp_pool_memory_due: then rp_guard_unstoppable has something to do again. Cheap.
+ */
+void rp_guard_memory_news(struct rp_guard *guard);
+bool rp_guard_memory_due(const struct rp_guard *guard);
+/** Acts. rp_pool_restore: to be called until nothing is lost, or as long as one cares to wait, before the
+ * call that moved memory goes on. */
+rp_status rp_guard_restore(struct rp_guard *guard);
+/** Whether the driver has left an address of ours without its memory. Cheap. */
+bool rp_guard_lost(const struct rp_guard *guard);
 /** Whether the buffer at `address` (its begin) is ours: RP_OK; RP_ERROR_STATE: it was, and was freed already
  * (counted as a double free with its last receive, `site` being the second free); RP_ERROR_NOT_FOUND.
  * `needs_idle`: something may still be using it, the device must be done with it before rp_guard_free. */
@@ -338,8 +348,9 @@ struct rp_guard_report {
   uint64_t activated_step, activated_ns, activation_duration_ns; /**< first activation; 0 = none */
   uint64_t activations; /**< boundaries at which buffers began to share */
   uint64_t activations_postponed;
-  uint32_t slack;                    /**< in use; found, where it was asked to be */
-  uint64_t receives_waited, wait_ns; /**< receives for which a wait was inserted; told by rp_guard_waited */
+  uint32_t slack;                /**< in use; found, where it was asked to be */
+  uint64_t receives_waited;      /**< receives for which a wait was inserted */
+  uint64_t waits_timed, wait_ns; /**< told by rp_guard_waited */
   uint64_t double_frees;
   uint64_t freed_forgotten; /**< freed addresses of which a second free would not be known */
   uint64_t pending_dropped;
@@ -357,8 +368,8 @@ struct rp_guard_report {
 /** RP_ERROR_NO_MEMORY leaves `out` zeroed. Free with rp_guard_report_fini. */
 rp_status rp_guard_report(const struct rp_guard *guard, struct rp_guard_report *out);
 void rp_guard_report_fini(struct rp_guard_report *report);
-/** Device time that an inserted wait cost. */
-void rp_guard_waited(struct rp_guard *guard, uint64_t nanoseconds);
+/** Time that so many inserted waits cost, of the device's streams or of the host instead. */
+void rp_guard_waited(struct rp_guard *guard, uint64_t waits, uint64_t nanoseconds);
 /** Violations (not prevented) so far. Cheap. */
 uint64_t rp_guard_violations(const struct rp_guard *guard);
 /** All invariants, pool's included. */

@@ -179,6 +179,8 @@ struct rp_guard {
   struct rp__guard_buffer *buffers;       /**< by id of the pool */
   uint32_t buffer_count, buffer_capacity; /**< ids ever in use; room */
   uint64_t births;
+  uint64_t births_at_free;        /**< allocations when a buffer that was received into was freed first */
+  uint64_t just_in_time_receives; /**< first ones of buffers allocated after that */
   struct rp__guard_class *classes;
   uint32_t class_count;
   struct rp__guard_source sources[RP__GUARD_SOURCES];
@@ -222,9 +224,11 @@ struct rp_guard {
 
   /* Counters for the report. */
   uint64_t activated_step, activated_ns, activation_duration_ns, activations, postponements;
-  uint64_t receives_waited, wait_ns, double_frees, freed_forgotten, pending_dropped, evidence_merged;
+  uint64_t receives_waited, waits_timed, wait_ns, double_frees, freed_forgotten, pending_dropped,
+      evidence_merged;
   uint64_t rounded_buffers, rounding_peak_bytes; /**< in use, of a rounded size; at ends of steps */
   uint64_t partial_receives, unowned_receives, rounding_receives, boundary_failures, concealed;
+  uint64_t elsewhere_receives; /**< of a size that the guard looks after, in memory that it does not */
   uint32_t slack_found;
   bool any_departed;
 };

@@ -3,7 +3,8 @@
 #include "pool/guard_internal.h"
 
 static const char no_memory_text[] =
-    "The slot of this receive is in use and the device has no memory for another one; plan more slots.";
+    "The slot of this receive is in use and the device has no memory for another one; plan more slots, "
+    "or keep some back with --headroom.";
 static const char broken_text[] =
     "A step was broken off and the device could not be made idle, so buffers still share memory.";
 static const char abort_text[] = "A buffer was used after its memory had been reused; see the report.";
@@ -164,6 +165,7 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
   if (status) {
     guard->unowned_receives++;
     guard->rounding_receives += rp__guard_rounds_much(guard, receive->bytes);
+    guard->elsewhere_receives += rp_guard_wants(guard, receive->bytes);
     rp__guard_peer_received(guard, receive->comm, receive->peer, receive->bytes);
     return status;
   }
@@ -193,6 +195,8 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
   }
   buffer->microbatch = (*received_so_far(guard, buffer, receive))++;
   if (!buffer->receives) buffer->usual_bytes = receive->bytes;
+  bool behind_a_free = guard->births_at_free && buffer->birth > guard->births_at_free;
+  guard->just_in_time_receives += !buffer->receives && behind_a_free;
   buffer->receives++;
   buffer->step = buffer->touched_step = guard->step;
   buffer->first = 0;

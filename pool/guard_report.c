@@ -59,18 +59,28 @@ static rp_status copy_last_bindings(const struct rp_guard *guard, struct rp_guar
   return RP_OK;
 }
 
+/* Buffers that were allocated and received into once others had been freed; fewer may be an accident. */
+#define LEAST_JUST_IN_TIME 4
+
 /* Whether buffers ever held less than one handle each would have. */
 static bool has_shared(const struct rp_pool_account *account) {
   return account->saved_peak_bytes > 0 || account->one_to_one_peak_bytes > account->physical_peak_bytes;
 }
 
-static const char rounding_text[] = "Rounded up to the pieces in which the device gives memory, the buffers "
-                                    "would hold no less shared than by "
-                                    "themselves: they are left to the driver.";
+static const char rounding_text[] =
+    "Rounded up to the pieces in which the device gives memory, the buffers "
+    "would hold no less shared than by themselves: they are left to the driver.";
+static const char wrong_size_text[] =
+    "No message was received into an allocation of the size that was named; name that of the receives "
+    "(buffer-bytes), or none, and the sizes are found.";
+static const char elsewhere_text[] =
+    "Messages have the size that was given, but do not lie in allocations of that size: they share larger "
+    "ones with other data (buffers of 10 MiB and more get allocations of their own from PyTorch), or their "
+    "memory "
+    "is allocated in a way that the agent does not see.";
 static const char maybe_rounding_text[] =
     "The receive buffers fill the pieces in which the device gives memory badly, and are left to the driver: "
-    "a "
-    "plan has those share that gain by it, buffer-bytes those of a size.";
+    "a plan has those share that gain by it, buffer-bytes those of a size.";
 
 /* No size of the plan gains anything. */
 static bool say_declined(const struct rp_guard *guard, struct rp_guard_report *out) {
@@ -78,6 +88,28 @@ static bool say_declined(const struct rp_guard *guard, struct rp_guard_report *o
   out->idle_reason = "rounding";
   out->idle_text = rounding_text;
   return true;
+}
+
+/* Nothing was in the way, and no step has come as far as sharing. */
+static void say_nothing_begun(const struct rp_guard *guard, struct rp_guard_report *out) {
+  const struct rp__guard_plan *plan = &guard->plan;
+  if (plan->given && guard->unowned_receives && !out->pool.receives) {
+    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
+    out->idle_text =
+        guard->elsewhere_receives ? elsewhere_text : rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
+  } else if (!plan->given && guard->rounding_receives && !out->pool.receives) {
+    out->idle_reason = "rounding";
+    out->idle_text = maybe_rounding_text;
+  } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
+    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
+    out->idle_text = guard->elsewhere_receives ? elsewhere_text : wrong_size_text;
+  } else if (guard->step == 1 && guard->just_in_time_receives >= LEAST_JUST_IN_TIME) {
+    out->idle_reason = rp_reason_name(RP_REASON_JUST_IN_TIME);
+    out->idle_text = rp_reason_text(RP_REASON_JUST_IN_TIME);
+  } else {
+    out->idle_reason = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
+    out->idle_text = rp_reason_text(RP_REASON_TOO_FEW_STEPS);
+  }
 }
 
 /* Why nothing is shared. */
@@ -126,20 +158,8 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (plan->given && out->pool.receives && !has_shared(&out->pool.account)) {
     out->idle_reason = rp_reason_name(RP_REASON_UNBOUNDED_DEPTH);
     out->idle_text = rp_reason_text(RP_REASON_UNBOUNDED_DEPTH);
-  } else if (plan->given && guard->unowned_receives && !out->pool.receives) {
-    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
-    out->idle_text = rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
-  } else if (!plan->given && guard->rounding_receives && !out->pool.receives) {
-    out->idle_reason = "rounding";
-    out->idle_text = maybe_rounding_text;
-  } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
-    out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
-    out->idle_text =
-        "No message was received into an allocation of the size that was named; name that of the "
-        "receives (buffer-bytes), or none, and the sizes are found.";
   } else {
-    out->idle_reason = rp_reason_name(RP_REASON_TOO_FEW_STEPS);
-    out->idle_text = rp_reason_text(RP_REASON_TOO_FEW_STEPS);
+    say_nothing_begun(guard, out);
   }
 }
 
@@ -163,6 +183,7 @@ static void copy_counters(const struct rp_guard *guard, struct rp_guard_report *
   out->activations_postponed = guard->postponements;
   out->slack = guard->options.slack_auto ? guard->slack_found : guard->options.slack;
   out->receives_waited = guard->receives_waited;
+  out->waits_timed = guard->waits_timed;
   out->wait_ns = guard->wait_ns;
   out->double_frees = guard->double_frees;
   out->freed_forgotten = guard->freed_forgotten;

@@ -9,6 +9,8 @@
 #define DEFAULT_CONFLICTS 256
 /* A driver that refused to take something back is asked this often when the pool ends. */
 #define DESTROY_ATTEMPTS 3
+/* News of memory that came back, for which a try in vain waits at the most. */
+#define MOST_PATIENCE 64
 
 static bool backend_complete(const struct rp_backend *backend) {
   return backend->granularity && backend->reserve && backend->unreserve && backend->create &&
@@ -53,6 +55,7 @@ rp_status rp_pool_destroy(struct rp_pool *pool, uint64_t *left_bytes) {
     rp__pool_class_drop(pool, pool->class_count - 1);
   rp_address_map_fini(&pool->addresses);
   rp__pool_last_fini(pool);
+  rp__headroom_fini(pool);
   free(pool->classes);
   free(pool->families);
   free(pool->buffers);
@@ -270,11 +273,18 @@ static void family_note(struct rp_pool *pool, uint32_t id) {
   if (family->buffers && family->members > family->buffers) rp__pool_reason(pool, RP_POOL_MORE_BUFFERS);
 }
 
+/* Gone for the program: nobody needs its mapping any more. */
+static void set_freed(struct rp_pool *pool, struct rp__pool_buffer *buffer) {
+  pool->lost_count -= buffer->lost;
+  buffer->lost = false;
+  buffer->freed = true;
+}
+
 /* Gives back what a failed allocation had; what cannot be given back now stays as a freed buffer. */
 static void allocate_undo(struct rp_pool *pool, uint32_t id) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   (void)rp_address_map_remove(&pool->addresses, buffer->address, NULL);
-  buffer->freed = true;
+  set_freed(pool, buffer);
   (void)rp__pool_cleanup(pool);
 }
 
@@ -285,17 +295,24 @@ static void give_up(struct rp_pool *pool, uint32_t id) {
   if (rp__pool_unmap(pool, buffer) == RP_OK) buffer->binding = RP_POOL_UNBOUND;
 }
 
+/* What is kept back is not for new buffers: without the pool there would be none for them. */
+static rp_status make_new(struct rp_pool *pool, uint32_t id) {
+  uint32_t memory;
+  rp_status status = rp__memory_press(pool, RP_POOL_NONE, pool->buffers[id].mapped_bytes, &memory);
+  return status ? status : rp__pool_give_private(pool, id, memory);
+}
+
 /* Memory for a new buffer. A call that nobody can stop ends the program at an address without. So where there
  * are such calls, only what would have ended it without the pool is a reason to leave memory out: that there
  * is none. Then the newest buffer of the size still has some, and passes on what the one before had: what is
  * allocated alone, and not in a burst, is often what a library is about to write. */
 static rp_status allocate_memory(struct rp_pool *pool, uint32_t id) {
   const struct rp__pool_buffer *buffer = &pool->buffers[id];
-  if (!buffer->granted) return rp__pool_make_private(pool, id);
+  if (!buffer->granted) return make_new(pool, id);
   if (!pool->info.unstoppable) return RP_OK;
   uint32_t before = pool->families[buffer->family].newest;
   if (pool->info.memory_short) give_up(pool, before);
-  rp_status status = rp__pool_make_private(pool, id);
+  rp_status status = make_new(pool, id);
   if (pool->info.memory_short) give_up(pool, before); /* it may have become so on the way */
   return status == RP_ERROR_NO_MEMORY ? RP_OK : status;
 }
@@ -318,6 +335,7 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
                                                .bytes = bytes,
                                                .mapped_bytes = mapped_bytes,
                                                .memory = RP_POOL_NONE,
+                                               .stray = RP_POOL_NONE,
                                                .family = family,
                                                .class_id = RP_POOL_NONE,
                                                .slot = RP_POOL_NONE,
@@ -330,23 +348,56 @@ rp_status rp_pool_allocate(struct rp_pool *pool, uint64_t bytes, uint32_t *out, 
     return status;
   }
   rp__account_buffer(pool, &pool->buffers[id], 1);
+  if (pool->buffers[id].binding == RP_POOL_UNBOUND) rp__headroom_fill(pool, mapped_bytes);
   family_note(pool, id);
   *out = id;
   *address = begin;
   return RP_OK;
 }
 
-rp_status rp_pool_unstoppable(struct rp_pool *pool) {
-  rp_status first = RP_OK;
-  if (!pool->info.unstoppable) rp__pool_reason(pool, RP_POOL_CALLS_UNSTOPPABLE);
-  pool->info.unstoppable = true;
-  for (uint32_t b = 0; b < pool->buffer_count && !first && !pool->info.memory_short; b++) {
+/* Memory for all that have none; none of the others gives theirs up for it. */
+static rp_status back_all(struct rp_pool *pool) {
+  for (uint32_t b = 0; b < pool->buffer_count; b++) {
     const struct rp__pool_buffer *buffer = rp__pool_get(pool, b);
+    uint32_t memory;
     if (!buffer || buffer->binding != RP_POOL_UNBOUND) continue;
     pool->generation++;
-    first = rp__pool_make_private(pool, b);
+    rp_status status = rp__memory_try(pool, buffer->class_id, buffer->mapped_bytes, &memory);
+    if (!status) status = rp__pool_give_private(pool, b, memory);
+    if (status) return status;
   }
-  return first;
+  return RP_OK;
+}
+
+static void set_memory_short(struct rp_pool *pool) {
+  if (!pool->info.memory_short && pool->family_count) rp__pool_reason(pool, RP_POOL_MEMORY_SHORT);
+  pool->info.memory_short = true;
+}
+
+static uint32_t patience(const struct rp_pool *pool) {
+  return pool->memory_patience ? pool->memory_patience : 1;
+}
+
+void rp_pool_memory_news(struct rp_pool *pool) {
+  if (pool->info.memory_short && pool->memory_news < MOST_PATIENCE) pool->memory_news++;
+}
+
+bool rp_pool_memory_due(const struct rp_pool *pool) {
+  return pool->info.memory_short && pool->memory_news >= patience(pool);
+}
+
+rp_status rp_pool_unstoppable(struct rp_pool *pool) {
+  if (!pool->info.unstoppable) rp__pool_reason(pool, RP_POOL_CALLS_UNSTOPPABLE);
+  pool->info.unstoppable = true;
+  if (pool->info.memory_short && !rp_pool_memory_due(pool)) return RP_OK;
+  bool again = pool->info.memory_short;
+  rp_status status = back_all(pool);
+  pool->memory_news = 0;
+  if (status == RP_ERROR_NO_MEMORY) set_memory_short(pool);
+  if (status && again && patience(pool) < MOST_PATIENCE) pool->memory_patience = 2 * patience(pool);
+  if (!status) pool->info.memory_short = false;
+  if (!status) pool->memory_patience = 0;
+  return status;
 }
 
 static bool is_newest(const struct rp_pool *pool, uint32_t id) {
@@ -357,8 +408,7 @@ static bool is_newest(const struct rp_pool *pool, uint32_t id) {
 uint64_t rp_pool_memory_short(struct rp_pool *pool) {
   uint64_t before = pool->info.account.physical_bytes;
   if (!pool->info.unstoppable) return 0; /* nobody has more than he needs */
-  if (!pool->info.memory_short && pool->family_count) rp__pool_reason(pool, RP_POOL_MEMORY_SHORT);
-  pool->info.memory_short = true;
+  set_memory_short(pool);
   pool->generation++;
   for (int newest = 0; newest < 2 && pool->info.account.physical_bytes == before; newest++)
     for (uint32_t b = 0; b < pool->buffer_count; b++)
@@ -411,30 +461,35 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address) {
   uint32_t id = (uint32_t)range.value;
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   family_forget(pool, buffer);
-  rp__pool_leave_slot(pool, id, RP_POOL_LOST);
+  rp__pool_leave_slot(pool, id, RP_POOL_GONE);
   rp__account_buffer(pool, buffer, -1);
   if (buffer->class_id != RP_POOL_NONE) pool->classes[buffer->class_id].members--;
   buffer->class_id = RP_POOL_NONE;
-  buffer->freed = true;
+  set_freed(pool, buffer);
+  rp_pool_memory_news(pool);
   rp_status status = free_finish(pool, id);
+  rp__headroom_trim(pool);
   if (!status && pool->info.backend_failures != failures) return RP_ERROR_UNAVAILABLE; /* of the handle */
   return status;
 }
 
-/* A buffer whose mapping could not be trusted is plain address space once the driver unmaps it. */
-static rp_status recover(struct rp_pool *pool, uint32_t id) {
-  struct rp__pool_buffer *buffer = &pool->buffers[id];
-  rp_status status = rp__pool_unmap(pool, buffer);
-  if (!status) buffer->binding = RP_POOL_UNBOUND;
-  return status;
+rp_status rp_pool_restore(struct rp_pool *pool) {
+  rp_status first = RP_OK;
+  if (!pool->lost_count) return RP_OK;
+  pool->generation++;
+  for (uint32_t b = 0; b < pool->buffer_count; b++) {
+    if (!rp__pool_get(pool, b) || !pool->buffers[b].lost) continue;
+    rp_status status = rp__pool_attach(pool, b);
+    if (!first) first = status;
+  }
+  return first;
 }
 
 rp_status rp__pool_cleanup(struct rp_pool *pool) {
-  rp_status first = RP_OK;
+  rp_status first = rp_pool_restore(pool);
   for (uint32_t b = 0; b < pool->buffer_count; b++) {
-    struct rp__pool_buffer *buffer = &pool->buffers[b];
-    if (!buffer->in_use || (!buffer->freed && buffer->binding != RP_POOL_LOST)) continue;
-    rp_status status = buffer->freed ? free_finish(pool, b) : recover(pool, b);
+    if (!pool->buffers[b].in_use || !pool->buffers[b].freed) continue;
+    rp_status status = free_finish(pool, b);
     if (!first) first = status;
   }
   rp_status status = rp__memory_retry(pool);

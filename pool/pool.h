@@ -32,7 +32,7 @@ enum rp_pool_binding {
   RP_POOL_UNBOUND = 0, /**< address space only */
   RP_POOL_BOUND = 1,   /**< the memory of a slot of its class */
   RP_POOL_PRIVATE = 2, /**< memory of its own */
-  RP_POOL_LOST = 3,    /**< the driver refused to undo a mapping: quarantined until it does */
+  RP_POOL_GONE = 3,    /**< freed, and the driver has not taken all of it back */
 };
 
 /** Where a buffer is between its receive and its last reader. */
@@ -100,7 +100,7 @@ enum rp_pool_reason {
   RP_POOL_REASON_COUNT
 };
 
-/** What a stale access leads to. */
+/** What a stale access, or a foreign one that came too late to prevent, leads to. */
 enum rp_pool_policy { RP_POOL_ON_STALE_FALLBACK = 0, RP_POOL_ON_STALE_REPORT, RP_POOL_ON_STALE_ABORT };
 
 /** Ways in which an address gets out of our sight; bits. */
@@ -188,6 +188,9 @@ struct rp_pool_options {
   uint32_t max_buffers;         /**< [65536] */
   enum rp_pool_lend lend;       /**< [never] */
   uint32_t max_conflicts;       /**< conflicts kept in full, oldest first; all are counted [256] */
+  /** For each size of buffers that share: so much physical memory, in whole buffers, is kept back for those
+   * that need some of their own when the device has no more. Made of what sharing sets free [0] */
+  uint64_t headroom_bytes;
   /** The program's own allocations, which end where they end: buffers are found by their bytes, not by the
    * bytes that would be mapped. */
   bool exact_ranges;
@@ -231,6 +234,7 @@ struct rp_pool_buffer_info {
   bool touched, pinned;
   bool convertible; /**< untouched memory of a planned size: may still become a slot's */
   bool concealed;   /**< its mapping was taken away, the memory is still held for it */
+  bool lost;        /**< and the driver would not give it back: see rp_pool_restore */
   uint32_t flags;
 };
 
@@ -256,7 +260,10 @@ struct rp_pool_info {
   uint64_t reasons[RP_POOL_REASON_COUNT]; /**< how often each applied */
   uint64_t last_bindings_dropped;         /**< slots of freed buffers that are no longer known */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;
-  bool unstoppable, memory_short; /**< rp_pool_unstoppable, rp_pool_memory_short were called */
+  uint64_t headroom_bytes; /**< kept back now; held, and so among the physical bytes */
+  uint64_t headroom_used;  /**< times a buffer was given of it */
+  bool unstoppable;        /**< rp_pool_unstoppable was called */
+  bool memory_short;       /**< and since then there was not enough for all */
   uint64_t backend_calls, backend_failures;
 };
 
@@ -288,18 +295,32 @@ rp_status rp_pool_free(struct rp_pool *pool, uint64_t address);
 /** Asks the driver again to take back what it refused to take back of freed buffers, until it refuses again.
  * Nothing else has to be idle. Cheap when there is nothing. */
 rp_status rp_pool_give_back(struct rp_pool *pool);
+/** Maps again what the driver would not map at a buffer when something was moved: until then nothing is
+ * mapped there (or what should not be), and the contents are kept. RP_OK where nothing is missing, which is
+ * cheap; else the first failure. Nothing has to be idle. A receive or an access of such a buffer tries it,
+ * too, and so does a quiescent point. */
+rp_status rp_pool_restore(struct rp_pool *pool);
+/** Whether there is such a buffer. Cheap. */
+bool rp_pool_lost(const struct rp_pool *pool);
 
 /** Something in the process uses memory by calls that can be seen but not stopped, so it could be the first
  * to use a buffer without memory, and the program would end. From now on a buffer has memory from its
  * allocation until its first receive, and those without get some; sharing begins buffer by buffer in the
  * first step. As long as the device has enough: RP_ERROR_NO_MEMORY, or what the backend said, if some stay
- * without. For good; cheap when called again with nothing to do. */
+ * without. For good; cheap when called again with nothing to do: where rp_pool_memory_due says so, those
+ * without are tried again. */
 rp_status rp_pool_unstoppable(struct rp_pool *pool);
 /** The device has no memory for something that the program wants. Buffers that the untouched-burst rule would
  * have left without memory give up what they got by rp_pool_unstoppable, and later ones get none: without the
- * pool, the program would have had no memory here either. For good. Answers how many bytes were given back.
- */
+ * pool, the program would have had no memory here either. Until rp_pool_unstoppable finds that there is
+ * enough again. Answers how many bytes were given back. */
 uint64_t rp_pool_memory_short(struct rp_pool *pool);
+/** Somebody has given memory of the device back, so there may be enough again. Steps that end and frees of
+ * this pool count without being told. Cheap. */
+void rp_pool_memory_news(struct rp_pool *pool);
+/** Memory was short, and there has been news since: once after the first shortage, and after each try in vain
+ * not before twice as much, up to 64. Cheap. */
+bool rp_pool_memory_due(const struct rp_pool *pool);
 
 /** A buffer that has memory of its own, though it is received into by the plan, shares the memory of a slot
  * from now on; its own is given back, or becomes the slot's. Call with the device done with it, between
@@ -325,7 +346,7 @@ rp_status rp_pool_activate(struct rp_pool *pool, const struct rp_pool_class_spec
  * accesses, its receive among them. RP_POOL_NONE: nobody's. RP_ERROR_NOT_FOUND: no such buffer. */
 rp_status rp_pool_receive_displaces(const struct rp_pool *pool, const struct rp_pool_post *post,
                                     uint32_t *tenant);
-/** What a receive needs. RP_ERROR_NOT_FOUND; RP_ERROR_STATE: the buffer is lost. */
+/** What a receive needs. RP_ERROR_NOT_FOUND. */
 rp_status rp_pool_receive_decide(const struct rp_pool *pool, const struct rp_pool_post *post,
                                  struct rp_pool_decision *out);
 /** Does it, and the buffer is posted. RP_ERROR_STATE: the decision is out of date. RP_ERROR_BUSY: frozen,
@@ -371,7 +392,7 @@ rp_status rp_pool_quiescent(struct rp_pool *pool, bool capturing);
  * bound, in use, pinned, or out of our sight; otherwise what the backend said. */
 rp_status rp_pool_conceal(struct rp_pool *pool, uint32_t buffer);
 /** Gives it back; RP_OK too for a buffer that is not concealed. To be called before a receive or an access of
- * a concealed buffer is committed. On failure the buffer stays concealed (or is lost). */
+ * a concealed buffer is committed. On failure the buffer stays concealed. */
 rp_status rp_pool_reveal(struct rp_pool *pool, uint32_t buffer);
 
 /* Looking */

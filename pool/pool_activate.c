@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What has to be taken back is tried so often. */
+#define UNDO_ATTEMPTS 3
 #define PATTERN_ONE 0x5eedf00d0badcafeu
 #define PATTERN_OTHER 0xa11a5e5fee1deadau
 
@@ -35,8 +37,9 @@ static rp_status check_word(struct rp_pool *pool, uint64_t one, uint64_t other) 
   if (status) return status;
   status = word_crosses(pool, one, other, PATTERN_ONE);
   if (!status) status = word_crosses(pool, other, one, PATTERN_OTHER);
-  rp_status restored = write_word(pool, one, before);
-  if (restored) restored = write_word(pool, one, before); /* somebody's data: once more */
+  rp_status restored = RP_ERROR_STATE; /* somebody's data: tried again */
+  for (int i = 0; i < UNDO_ATTEMPTS && restored; i++)
+    restored = write_word(pool, one, before);
   return status ? status : restored;
 }
 
@@ -75,7 +78,8 @@ rp_status rp__alias_check_scratch(struct rp_pool *pool) {
   if (!status) status = scratch_pair(pool, id[0], id[1]);
   while (made--) {
     rp_status freed = rp_pool_free(pool, address[made]);
-    if (freed) freed = rp_pool_give_back(pool); /* refused once is no reason to do without a pool */
+    for (int i = 0; i < UNDO_ATTEMPTS && freed; i++)
+      freed = rp_pool_give_back(pool); /* refused once is no reason to do without a pool */
     if (!status) status = freed;
   }
   /* The scratch memory is no part of what the program holds or saves. */
@@ -104,9 +108,10 @@ rp_status rp__pool_move(struct rp_pool *pool, struct rp__pool_moves *moves, uint
 void rp__pool_moves_undo(struct rp_pool *pool, struct rp__pool_moves *moves) {
   while (moves->count) {
     struct rp__pool_move move = moves->list[--moves->count];
-    bool failed = rp__pool_remap(pool, move.buffer, move.before) != RP_OK;
-    if (failed && pool->buffers[move.buffer].memory != RP_POOL_NONE)
-      rp__pool_leave_slot(pool, move.buffer, RP_POOL_LOST);
+    rp_status status = RP_ERROR_STATE;
+    for (int i = 0; i < UNDO_ATTEMPTS && status && !pool->buffers[move.buffer].lost; i++)
+      status = rp__pool_remap(pool, move.buffer, move.before);
+    if (status) rp__pool_lose(pool, move.buffer, move.before);
     rp__memory_drop(pool, move.before);
   }
 }
@@ -157,6 +162,7 @@ static rp_status admit(const struct rp_pool *pool, const struct rp_pool_class_sp
   *left_alone = buffer->flags != 0;
   if (*left_alone) return RP_OK;
   if (buffer->binding != RP_POOL_PRIVATE) return RP_ERROR_STATE;
+  if (buffer->lost) return RP_ERROR_UNAVAILABLE;
   uint64_t mapped = spec->mapped_bytes ? spec->mapped_bytes : rp__pool_round(pool, spec->receive_bytes);
   bool fits = buffer->mapped_bytes == mapped && buffer->bytes >= spec->receive_bytes;
   return fits ? RP_OK : RP_ERROR_INVALID;
@@ -281,7 +287,8 @@ rp_status rp_pool_activate(struct rp_pool *pool, const struct rp_pool_class_spec
 
 static bool may_join(const struct rp_pool *pool, const struct rp__pool_buffer *buffer, uint32_t class_id) {
   const struct rp__pool_class *class = &pool->classes[class_id];
-  if (buffer->binding != RP_POOL_PRIVATE || buffer->class_id != RP_POOL_NONE || buffer->flags) return false;
+  if (buffer->binding != RP_POOL_PRIVATE || buffer->class_id != RP_POOL_NONE || buffer->flags || buffer->lost)
+    return false;
   if (!class->sharing || class->family == RP_POOL_NONE || open_lifetime(buffer)) return false;
   return buffer->mapped_bytes == class->mapped_bytes && buffer->bytes >= class->spec.receive_bytes;
 }

@@ -16,6 +16,7 @@ struct walk {
   uint64_t *requested;         /**< [classes + 1] */
   uint32_t *of_class;          /**< [classes + 1] buffers on its account */
   uint32_t *members, *granted; /**< [families] */
+  uint32_t lost;
 };
 
 #define MUST(walk, condition, text)                                                                          \
@@ -57,8 +58,8 @@ static void check_binding(struct walk *w, uint32_t id, const struct rp__pool_buf
     MUST(w, w->pool->memories[b->memory].class_id == b->class_id,
          "private memory is on its buffer's account");
     break;
-  case RP_POOL_LOST:
-    MUST(w, b->freed || (b->memory != RP_POOL_NONE && dead), "a lost buffer has something to undo");
+  case RP_POOL_GONE:
+    MUST(w, b->freed, "only what was freed is gone");
     break;
   default:
     MUST(w, false, "a binding is one of four");
@@ -76,7 +77,14 @@ static void check_buffer(struct walk *w, uint32_t id, const struct rp__pool_buff
     MUST(w, pool->memories[b->memory].bytes == b->mapped_bytes, "a handle is mapped whole");
     MUST(w, !pool->memories[b->memory].doomed, "memory that is mapped is not given up");
   }
+  if (b->stray != RP_POOL_NONE) {
+    w->references[b->stray]++;
+    MUST(w, pool->memories[b->stray].in_use && !pool->memories[b->stray].doomed, "a stray memory exists");
+    MUST(w, b->freed || b->lost, "only a lost buffer shows stray memory");
+  }
   if (b->freed) return;
+  w->lost += b->lost;
+  MUST(w, !b->lost || b->concealed || b->memory == RP_POOL_NONE, "a lost buffer is not mapped");
   const struct rp_range *range = rp_address_map_find(&pool->addresses, b->address);
   MUST(w, range && range->begin == b->address && range->end == rp__pool_end(pool, b) && range->value == id,
        "a buffer is found by its address");
@@ -140,6 +148,22 @@ static void check_account(struct walk *w, const struct rp_pool_account *account,
   MUST(w, account->saved_peak_bytes >= account->saved_bytes, "the peak of saved is no less than now");
 }
 
+static void check_headroom(struct walk *w) {
+  uint64_t bytes = 0;
+  for (uint32_t h = 0; h < w->pool->headroom_count; h++) {
+    const struct rp__headroom *room = &w->pool->headroom[h];
+    for (uint32_t i = 0; i < room->count; i++) {
+      const struct rp__memory *memory = &w->pool->memories[room->memory[i]];
+      bool free = memory->in_use && memory->class_id == RP_POOL_NONE && memory->slot == RP_POOL_NONE;
+      MUST(w, free && memory->bytes == room->bytes, "what is kept back is free and of its size");
+      w->references[room->memory[i]]++;
+      w->owners[room->memory[i]]++;
+      bytes += room->bytes;
+    }
+  }
+  MUST(w, bytes == w->pool->info.headroom_bytes, "what is kept back is counted");
+}
+
 static void check_families(struct walk *w) {
   for (uint32_t f = 0; f < w->pool->family_count; f++) {
     const struct rp__pool_family *family = &w->pool->families[f];
@@ -192,7 +216,9 @@ rp_status rp_pool_check(const struct rp_pool *pool, const char **broken) {
     alive += !pool->buffers[b].freed;
     check_buffer(&w, b, &pool->buffers[b]);
   }
+  MUST(&w, w.lost == pool->lost_count, "lost buffers are counted");
   MUST(&w, alive == pool->addresses.count, "every address belongs to a buffer");
+  check_headroom(&w);
   for (uint32_t m = 0; m < pool->memory_count; m++)
     check_memory(&w, m);
   for (uint32_t c = 0; c < pool->class_count; c++) {

@@ -99,7 +99,7 @@ static rp_status bind_or_private(struct rp_pool *pool, uint32_t id, const struct
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   rp_status status = bind(pool, id, decision->class_id, decision->slot);
   if (!status) return RP_OK;
-  if (buffer->binding == RP_POOL_LOST) return status;
+  if (buffer->lost) return status;
   rp_status second = RP_OK;
   if (buffer->binding == RP_POOL_UNBOUND) second = rp__pool_make_private(pool, id);
   if (second) return status;
@@ -231,6 +231,7 @@ rp_status rp_pool_release(struct rp_pool *pool, uint32_t id) {
 
 void rp_pool_step_end(struct rp_pool *pool) {
   pool->generation++;
+  rp_pool_memory_news(pool);
   for (uint32_t b = 0; b < pool->buffer_count; b++)
     if (pool->buffers[b].in_use && pool->buffers[b].life == RP_POOL_RELEASED)
       pool->buffers[b].life = RP_POOL_DEAD;

@@ -184,7 +184,6 @@ rp_status rp_pool_receive_decide(const struct rp_pool *pool, const struct rp_poo
   struct choice choice;
   enum rp_pool_reason why_not;
   if (!buffer) return RP_ERROR_NOT_FOUND;
-  if (buffer->binding == RP_POOL_LOST) return RP_ERROR_STATE;
   decision_init(pool, post->buffer, out);
   if (pool->info.frozen) {
     out->fallback_first = true;
@@ -204,6 +203,7 @@ rp_status rp_pool_receive_decide(const struct rp_pool *pool, const struct rp_poo
   return RP_OK;
 }
 
+/* Of a violation. */
 static void policy(const struct rp_pool *pool, struct rp_pool_decision *out) {
   out->want_fallback = pool->options.on_stale == RP_POOL_ON_STALE_FALLBACK;
   out->abort = pool->options.on_stale == RP_POOL_ON_STALE_ABORT;
@@ -243,7 +243,7 @@ static void decide_displaced_access(const struct rp_pool *pool, const struct rp_
     policy(pool, out);
   } else if (access->mode == RP_POOL_WRITE) {
     set_conflict(pool, out, RP_POOL_FOREIGN_ACCESS, access->interposed, slot->tenant, &access->site);
-    out->want_fallback = !access->interposed;
+    if (!access->interposed) policy(pool, out);
   } else {
     bool suspect = access->learned && pool->options.on_stale != RP_POOL_ON_STALE_REPORT;
     set_conflict(pool, out, RP_POOL_UNCLEAR_ACCESS, moves, slot->tenant, &access->site);
@@ -256,7 +256,6 @@ rp_status rp_pool_access_decide(const struct rp_pool *pool, const struct rp_pool
                                 struct rp_pool_decision *out) {
   const struct rp__pool_buffer *buffer = rp__pool_get(pool, access->buffer);
   if (!buffer) return RP_ERROR_NOT_FOUND;
-  if (buffer->binding == RP_POOL_LOST) return RP_ERROR_STATE;
   decision_init(pool, access->buffer, out);
   out->reopens = buffer->life == RP_POOL_RELEASED;
   if (buffer->binding == RP_POOL_UNBOUND) {
@@ -264,7 +263,8 @@ rp_status rp_pool_access_decide(const struct rp_pool *pool, const struct rp_pool
                RP_POOL_FIRST_TOUCH);
     if (access->interposed) return RP_OK;
     set_conflict(pool, out, RP_POOL_FOREIGN_ACCESS, false, RP_POOL_NONE, &access->site);
-    out->want_fallback = true;
+    policy(pool, out);
+    out->want_fallback = true; /* whatever the policy: it has no memory */
   } else if (buffer->binding == RP_POOL_BOUND) {
     bool tenant = rp__pool_slot_of(pool, buffer)->tenant == access->buffer;
     if (tenant) decide_tenant_access(pool, access, out);
@@ -280,7 +280,6 @@ rp_status rp_pool_flag_decide(const struct rp_pool *pool, uint32_t id, uint32_t 
                               const struct rp_pool_site *site, struct rp_pool_decision *out) {
   const struct rp__pool_buffer *buffer = rp__pool_get(pool, id);
   if (!buffer) return RP_ERROR_NOT_FOUND;
-  if (buffer->binding == RP_POOL_LOST) return RP_ERROR_STATE;
   if (flag != RP_POOL_FLAG_REGISTERED && flag != RP_POOL_FLAG_ESCAPED && flag != RP_POOL_FLAG_GRAPH)
     return RP_ERROR_INVALID;
   decision_init(pool, id, out);

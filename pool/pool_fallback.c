@@ -29,10 +29,11 @@ static bool needs_memory(const struct rp_pool *pool, uint32_t id, const struct r
   return rp__pool_slot_of(pool, buffer)->tenant != id;
 }
 
-/* Fresh memory for all that share or have none; as many as there is memory for. */
+/* Fresh memory for all that share or have none; as many as there is memory for, and none after one for which
+ * the driver has left nothing. */
 static rp_status separate(struct rp_pool *pool) {
   rp_status first = RP_OK;
-  for (uint32_t b = 0; b < pool->buffer_count; b++) {
+  for (uint32_t b = 0; b < pool->buffer_count && !pool->lost_count; b++) {
     const struct rp__pool_buffer *buffer = rp__pool_get(pool, b);
     if (!buffer || !needs_memory(pool, b, buffer)) continue;
     rp_status status = rp__pool_make_private(pool, b);
@@ -92,11 +93,13 @@ rp_status rp_pool_fallback(struct rp_pool *pool, bool capturing) {
   reveal_all(pool);
   choose_keepers(pool);
   rp_status status = separate(pool);
+  if (!status && pool->lost_count) status = RP_ERROR_UNAVAILABLE;
   if (status) {
     rp__pool_reason(pool, status == RP_ERROR_NO_MEMORY ? RP_POOL_OUT_OF_MEMORY : RP_POOL_BACKEND_FAILED);
     first = status;
   }
   uint32_t sharing = settle_keepers(pool);
+  rp__headroom_trim(pool);
   if (!first && sharing) first = RP_ERROR_STATE;
   pool->info.fallback_pending = first != RP_OK;
   pool->info.fallbacks++;

@@ -6,7 +6,7 @@ static void count_binding(struct rp_pool_info *info, const struct rp__pool_buffe
   info->unbound += buffer->binding == RP_POOL_UNBOUND;
   info->bound += buffer->binding == RP_POOL_BOUND;
   info->private_buffers += buffer->binding == RP_POOL_PRIVATE;
-  info->lost += buffer->binding == RP_POOL_LOST;
+  info->lost += buffer->lost;
   info->concealed += buffer->concealed;
   info->pins_pending |= buffer->pinned;
 }
@@ -19,7 +19,7 @@ void rp_pool_info(const struct rp_pool *pool, struct rp_pool_info *out) {
     const struct rp__pool_buffer *buffer = &pool->buffers[b];
     if (!buffer->in_use) continue;
     if (!buffer->freed) count_binding(out, buffer);
-    out->cleanup_pending |= buffer->freed || buffer->binding == RP_POOL_LOST;
+    out->cleanup_pending |= buffer->freed || buffer->lost;
   }
   for (uint32_t m = 0; m < pool->memory_count; m++)
     out->cleanup_pending |= pool->memories[m].in_use && pool->memories[m].doomed;
@@ -39,6 +39,7 @@ rp_status rp_pool_buffer(const struct rp_pool *pool, uint32_t id, struct rp_pool
                                       .pinned = buffer->pinned,
                                       .convertible = rp__pool_convertible(pool, buffer),
                                       .concealed = buffer->concealed,
+                                      .lost = buffer->lost,
                                       .flags = buffer->flags};
   return RP_OK;
 }
@@ -108,6 +109,10 @@ uint64_t rp_pool_bytes(const struct rp_pool *pool) {
 
 uint64_t rp_pool_granularity(const struct rp_pool *pool) {
   return pool->granularity;
+}
+
+bool rp_pool_lost(const struct rp_pool *pool) {
+  return pool->lost_count > 0;
 }
 
 bool rp_pool_frozen(const struct rp_pool *pool) {

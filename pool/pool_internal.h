@@ -8,6 +8,7 @@
  *   pool_activate.c  auto mode: the transaction, and the alias check
  *   pool_fallback.c  quiescent points: back to private memory
  *   pool_conceal.c   strict mode: mappings taken away for a while
+ *   pool_headroom.c  memory kept back for buffers that share
  *   pool_last.c      slots of buffers that have left them
  *   pool_info.c      copying out
  *   pool_names.c     words and sentences
@@ -42,6 +43,8 @@ struct rp__pool_buffer {
   bool touched;             /**< a receive or an access was seen */
   bool granted;             /**< by the untouched-burst rule it needs no memory before its first use */
   bool concealed;           /**< not mapped at present, though it holds memory */
+  bool lost;                /**< and that since the driver refused: mapped again as soon as it can be */
+  uint32_t stray;           /**< what is mapped at a lost buffer all the same and must go first, or none */
   bool pinned;              /**< keeps its slot until the next quiescent point makes it private */
   uint64_t written_turn;    /**< turn of its slot in which something may have written it; 0 = none */
   struct rp_pool_site last; /**< last post or access */
@@ -85,13 +88,25 @@ struct rp__pool_last {
   uint64_t dropped;
 };
 
+/** Memory kept back for buffers of one size: each has one reference, and is on no class's account. */
+struct rp__headroom {
+  uint64_t bytes; /**< of one */
+  uint32_t *memory;
+  uint32_t count, capacity;
+};
+
 struct rp_pool {
   struct rp_backend backend;
   struct rp_pool_options options;
   uint64_t granularity;
   uint64_t generation;
   bool alias_checked;
-  bool refused; /**< perhaps something is left for rp_pool_give_back */
+  bool refused;         /**< perhaps something is left for rp_pool_give_back */
+  uint32_t lost_count;  /**< lost buffers */
+  bool headroom_closed; /**< nothing is to be kept back now */
+  struct rp__headroom *headroom;
+  uint32_t headroom_count;
+  uint32_t memory_news, memory_patience; /**< see rp_pool_memory_due; patience 0 stands for 1 */
   struct rp__pool_buffer *buffers;
   uint32_t buffer_count, buffer_capacity, buffers_free;
   struct rp__memory *memories;
@@ -131,6 +146,10 @@ void rp__pool_conflict(struct rp_pool *pool, const struct rp_pool_conflict *conf
 /* pool_memory.c */
 
 /** New physical memory with one reference, on the account of `class_id`. */
+rp_status rp__memory_try(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
+/** The same; where the device has none, untouched buffers give theirs up for it. */
+rp_status rp__memory_press(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
+/** The same for a buffer that the program has already; in the end what was kept back for it. */
 rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory);
 void rp__memory_hold(struct rp_pool *pool, uint32_t memory);
 /** Gives a reference up; the last one releases the memory and its slot. RP_POOL_NONE is allowed. */
@@ -140,19 +159,23 @@ void rp__memory_assign(struct rp_pool *pool, uint32_t memory, uint32_t class_id,
 /** Releases again what could not be released; the first failure. */
 rp_status rp__memory_retry(struct rp_pool *pool);
 /** Maps `memory` at the buffer in place of what is there. On success the buffer holds a reference and has
- * given up the one before. On failure all is as before, unless the driver refuses to put it back: then the
- * buffer is RP_POOL_UNBOUND or RP_POOL_LOST. Contents are not moved. */
+ * given up the one before. On failure all is as before, unless the driver again and again refuses to put it
+ * back: then the buffer is lost, and still holds what it held. Contents are not moved. */
 rp_status rp__pool_remap(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
 /** Takes the mapping away and gives up the reference. */
 rp_status rp__pool_unmap(struct rp_pool *pool, struct rp__pool_buffer *buffer);
-/** Maps what the buffer holds, which is not mapped. As rp__pool_remap on failure. */
+/** Maps what the buffer holds, which is not mapped. On failure it is concealed as before. */
 rp_status rp__pool_attach(struct rp_pool *pool, uint32_t buffer);
 /** Takes the mapping away and keeps the memory: the buffer is concealed. Nothing has changed on failure. */
 rp_status rp__pool_detach(struct rp_pool *pool, uint32_t buffer);
+/** The buffer is to show `memory`, which the driver refuses: it holds that and is lost until it is mapped. */
+void rp__pool_lose(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
 /** Gives an unmapped buffer a binding without a slot, leaving its slot (and tenancy) if it had one. */
 void rp__pool_leave_slot(struct rp_pool *pool, uint32_t buffer, enum rp_pool_binding binding);
 /** Fresh private memory for the buffer; whatever it was bound to goes. */
 rp_status rp__pool_make_private(struct rp_pool *pool, uint32_t buffer);
+/** The same with memory that was made for it, whose reference is given up. */
+rp_status rp__pool_give_private(struct rp_pool *pool, uint32_t buffer, uint32_t memory);
 /** Moves the buffer to the one-to-one account of a class. */
 void rp__pool_set_class(struct rp_pool *pool, struct rp__pool_buffer *buffer, uint32_t class_id);
 /** The buffer comes (sign 1) or goes (-1): on the account of its class, if it has one, and on the total. */
@@ -178,10 +201,22 @@ struct rp__pool_moves {
 };
 /** One more; on failure it is not added. */
 rp_status rp__pool_move(struct rp_pool *pool, struct rp__pool_moves *moves, uint32_t buffer, uint32_t memory);
-/** Takes all back, newest first. A buffer that the driver does not let go back is lost or unbound. */
+/** Takes all back, newest first. A buffer that the driver does not let go back is lost. */
 void rp__pool_moves_undo(struct rp_pool *pool, struct rp__pool_moves *moves);
 /** They stand: lets go of the memory before. */
 void rp__pool_moves_settle(struct rp_pool *pool, struct rp__pool_moves *moves);
+
+/* pool_headroom.c */
+
+/** Memory that nobody refers to any more: true, it is kept, and so has one reference. */
+bool rp__headroom_keep(struct rp_pool *pool, uint32_t memory);
+/** Makes one more of that size if there should be one; not if the device has none. */
+void rp__headroom_fill(struct rp_pool *pool, uint64_t bytes);
+/** One of that size, with its reference; RP_POOL_NONE. */
+uint32_t rp__headroom_use(struct rp_pool *pool, uint64_t bytes);
+/** Buffers went, or share no more: gives back what is kept for nobody. */
+void rp__headroom_trim(struct rp_pool *pool);
+void rp__headroom_fini(struct rp_pool *pool);
 
 /* pool_last.c */
 

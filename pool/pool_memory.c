@@ -84,14 +84,12 @@ static rp_status backend_create(struct rp_pool *pool, uint64_t bytes, uint64_t *
   return rp__backend_result(pool, pool->backend.create(pool->backend.context, bytes, handle));
 }
 
-rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
+rp_status rp__memory_try(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
   uint32_t entry;
   uint64_t handle = 0;
   rp_status status = memory_entry(pool, &entry);
   if (status) return status;
   status = backend_create(pool, bytes, &handle);
-  if (status == RP_ERROR_NO_MEMORY && rp_pool_memory_short(pool) > 0)
-    status = backend_create(pool, bytes, &handle);
   if (status) {
     memory_entry_free(pool, entry);
     return status;
@@ -104,6 +102,22 @@ rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t by
                                               .in_use = true};
   count_physical(pool, class_id, (int64_t)bytes);
   *memory = entry;
+  return RP_OK;
+}
+
+rp_status rp__memory_press(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
+  rp_status status = rp__memory_try(pool, class_id, bytes, memory);
+  if (status == RP_ERROR_NO_MEMORY && rp_pool_memory_short(pool) > 0)
+    status = rp__memory_try(pool, class_id, bytes, memory);
+  return status;
+}
+
+rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
+  rp_status status = rp__memory_press(pool, class_id, bytes, memory);
+  uint32_t kept = status ? rp__headroom_use(pool, bytes) : RP_POOL_NONE;
+  if (kept == RP_POOL_NONE) return status;
+  rp__memory_assign(pool, kept, class_id, RP_POOL_NONE);
+  *memory = kept;
   return RP_OK;
 }
 
@@ -132,6 +146,11 @@ void rp__memory_drop(struct rp_pool *pool, uint32_t memory) {
     struct rp__pool_slot *slot = &pool->classes[entry->class_id].slots[entry->slot];
     slot->memory = slot->tenant = RP_POOL_NONE;
     entry->slot = RP_POOL_NONE;
+  }
+  if (rp__headroom_keep(pool, memory)) {
+    rp__memory_assign(pool, memory, RP_POOL_NONE, RP_POOL_NONE);
+    entry->references = 1;
+    return;
   }
   (void)memory_release(pool, memory); /* if it fails it is doomed, and counted until it succeeds */
 }
@@ -164,6 +183,9 @@ static rp_status backend_unmap(struct rp_pool *pool, const struct rp__pool_buffe
       pool, pool->backend.unmap(pool->backend.context, buffer->address, buffer->mapped_bytes));
 }
 
+/* What must not stay half done is tried so often before it is left for later. */
+#define ATTEMPTS 3
+
 /* Maps and gives access. On failure nothing is mapped, unless `stuck`: mapped, without access. */
 static rp_status attach(struct rp_pool *pool, const struct rp__pool_buffer *buffer, uint32_t memory,
                         bool *stuck) {
@@ -173,9 +195,12 @@ static rp_status attach(struct rp_pool *pool, const struct rp__pool_buffer *buff
       rp__backend_result(pool, backend->map(backend->context, buffer->address, buffer->mapped_bytes,
                                             pool->memories[memory].handle));
   if (status) return status;
-  status =
-      rp__backend_result(pool, backend->set_access(backend->context, buffer->address, buffer->mapped_bytes));
-  if (status) *stuck = backend_unmap(pool, buffer) != RP_OK;
+  for (int i = 0; i < ATTEMPTS; i++) { /* forward or back, whichever the driver lets us */
+    status = rp__backend_result(pool,
+                                backend->set_access(backend->context, buffer->address, buffer->mapped_bytes));
+    if (!status || !backend_unmap(pool, buffer)) return status;
+  }
+  *stuck = true;
   return status;
 }
 
@@ -190,49 +215,100 @@ void rp__pool_leave_slot(struct rp_pool *pool, uint32_t id, enum rp_pool_binding
   buffer->written_turn = 0;
   buffer->pinned = false;
   buffer->binding = binding;
-  if (binding == RP_POOL_UNBOUND) buffer->concealed = false;
-  if (binding == RP_POOL_UNBOUND || binding == RP_POOL_LOST) buffer->life = RP_POOL_DEAD;
+  if (binding == RP_POOL_UNBOUND || binding == RP_POOL_GONE) buffer->life = RP_POOL_DEAD;
 }
 
-/* The mapping before could not be restored: what is mapped now, if anything, is `memory`. */
-static void give_up(struct rp_pool *pool, uint32_t id, uint32_t memory) {
+static void set_lost(struct rp_pool *pool, struct rp__pool_buffer *buffer, bool lost) {
+  pool->lost_count += (uint32_t)lost - (uint32_t)buffer->lost;
+  buffer->lost = lost;
+}
+
+void rp__pool_lose(struct rp_pool *pool, uint32_t id, uint32_t memory) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   uint32_t before = buffer->memory;
-  rp__pool_leave_slot(pool, id, memory == RP_POOL_NONE ? RP_POOL_UNBOUND : RP_POOL_LOST);
-  buffer->concealed = false; /* lost: something is mapped that should not be */
-  if (memory == before) return;
+  bool mapped = before != RP_POOL_NONE && !buffer->concealed;
+  set_lost(pool, buffer, true);
+  buffer->concealed = true;
+  if (!mapped && memory == before) return;
+  rp__memory_hold(pool, memory);
   buffer->memory = memory;
-  if (memory != RP_POOL_NONE) rp__memory_hold(pool, memory);
-  rp__memory_drop(pool, before);
+  if (mapped)
+    buffer->stray = before; /* with its reference */
+  else
+    rp__memory_drop(pool, before);
+}
+
+/* Takes what should not be mapped at a lost buffer away. */
+static rp_status clear_stray(struct rp_pool *pool, struct rp__pool_buffer *buffer) {
+  uint32_t stray = buffer->stray;
+  if (stray == RP_POOL_NONE) return RP_OK;
+  rp_status status = backend_unmap(pool, buffer);
+  if (status) return status;
+  buffer->stray = RP_POOL_NONE;
+  rp__memory_drop(pool, stray);
+  return RP_OK;
+}
+
+/* The buffer's memory is mapped there now. */
+static void shown(struct rp_pool *pool, struct rp__pool_buffer *buffer) {
+  buffer->concealed = false;
+  set_lost(pool, buffer, false);
+}
+
+/* Mapped without access, and stuck there. */
+static void keep_stray(struct rp_pool *pool, uint32_t id, uint32_t memory) {
+  struct rp__pool_buffer *buffer = &pool->buffers[id];
+  rp__memory_hold(pool, memory);
+  buffer->stray = memory;
+  buffer->concealed = buffer->memory != RP_POOL_NONE;
+  set_lost(pool, buffer, true);
+}
+
+/* Maps `memory`, or what was there before; either will do rather than nothing. */
+static rp_status exchange(struct rp_pool *pool, uint32_t id, uint32_t memory) {
+  struct rp__pool_buffer *buffer = &pool->buffers[id];
+  const uint32_t before = buffer->memory;
+  rp_status first = RP_OK;
+  buffer->concealed = true; /* nothing is mapped */
+  for (int i = 0; i < 2 * ATTEMPTS; i++) {
+    uint32_t tried = i % 2 ? before : memory;
+    bool stuck;
+    rp_status status = attach(pool, buffer, tried, &stuck);
+    if (!first) first = status;
+    if (stuck) keep_stray(pool, id, tried);
+    if (stuck) return first;
+    if (status) continue;
+    if (tried == memory) return RP_OK;
+    shown(pool, buffer);
+    return first;
+  }
+  set_lost(pool, buffer, true);
+  return first;
 }
 
 rp_status rp__pool_remap(struct rp_pool *pool, uint32_t id, uint32_t memory) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   uint32_t before = buffer->memory;
   bool stuck = false, mapped = before != RP_POOL_NONE && !buffer->concealed;
-  rp_status status = mapped ? backend_unmap(pool, buffer) : RP_OK;
+  rp_status status = mapped ? backend_unmap(pool, buffer) : clear_stray(pool, buffer);
   if (status) return status;
-  status = attach(pool, buffer, memory, &stuck);
-  if (!status) {
-    rp__memory_hold(pool, memory);
-    buffer->memory = memory;
-    buffer->concealed = false;
-    rp__memory_drop(pool, before);
-    return RP_OK;
-  }
-  if (stuck)
-    give_up(pool, id, memory);
-  else if (mapped && attach(pool, buffer, before, &stuck))
-    give_up(pool, id, stuck ? before : RP_POOL_NONE);
-  return status;
+  status = mapped ? exchange(pool, id, memory) : attach(pool, buffer, memory, &stuck);
+  if (stuck) keep_stray(pool, id, memory);
+  if (status) return status;
+  rp__memory_hold(pool, memory);
+  buffer->memory = memory;
+  shown(pool, buffer);
+  rp__memory_drop(pool, before);
+  return RP_OK;
 }
 
 rp_status rp__pool_attach(struct rp_pool *pool, uint32_t id) {
   struct rp__pool_buffer *buffer = &pool->buffers[id];
   bool stuck = false;
-  rp_status status = attach(pool, buffer, buffer->memory, &stuck);
-  if (stuck) give_up(pool, id, buffer->memory);
-  if (!status) buffer->concealed = false;
+  rp_status status = clear_stray(pool, buffer);
+  if (!status && buffer->memory != RP_POOL_NONE) status = attach(pool, buffer, buffer->memory, &stuck);
+  if (stuck) keep_stray(pool, id, buffer->memory);
+  if (!status) shown(pool, buffer);
   return status;
 }
 
@@ -244,23 +320,27 @@ rp_status rp__pool_detach(struct rp_pool *pool, uint32_t id) {
 }
 
 rp_status rp__pool_unmap(struct rp_pool *pool, struct rp__pool_buffer *buffer) {
-  if (buffer->memory == RP_POOL_NONE) return RP_OK;
-  rp_status status = buffer->concealed ? RP_OK : backend_unmap(pool, buffer);
+  if (buffer->memory == RP_POOL_NONE && buffer->stray == RP_POOL_NONE) return RP_OK;
+  bool hidden = buffer->concealed || buffer->stray != RP_POOL_NONE;
+  rp_status status = hidden ? clear_stray(pool, buffer) : backend_unmap(pool, buffer);
   if (status) return status;
   uint32_t before = buffer->memory;
   buffer->memory = RP_POOL_NONE;
-  buffer->concealed = false;
+  shown(pool, buffer);
   rp__memory_drop(pool, before);
   return RP_OK;
 }
 
-rp_status rp__pool_make_private(struct rp_pool *pool, uint32_t id) {
-  struct rp__pool_buffer *buffer = &pool->buffers[id];
-  uint32_t memory;
-  rp_status status = rp__memory_create(pool, buffer->class_id, buffer->mapped_bytes, &memory);
-  if (status) return status;
-  status = rp__pool_remap(pool, id, memory);
+rp_status rp__pool_give_private(struct rp_pool *pool, uint32_t id, uint32_t memory) {
+  rp_status status = rp__pool_remap(pool, id, memory);
   if (!status) rp__pool_leave_slot(pool, id, RP_POOL_PRIVATE);
   rp__memory_drop(pool, memory); /* the buffer's own reference, if it has one, keeps it */
   return status;
+}
+
+rp_status rp__pool_make_private(struct rp_pool *pool, uint32_t id) {
+  const struct rp__pool_buffer *buffer = &pool->buffers[id];
+  uint32_t memory;
+  rp_status status = rp__memory_create(pool, buffer->class_id, buffer->mapped_bytes, &memory);
+  return status ? status : rp__pool_give_private(pool, id, memory);
 }

@@ -4,7 +4,7 @@
 #define WORD(table, value) ((size_t)(value) < sizeof(table) / sizeof *(table) ? (table)[value] : "unknown")
 
 const char *rp_pool_binding_name(enum rp_pool_binding binding) {
-  static const char *const words[] = {"unbound", "bound", "private", "lost"};
+  static const char *const words[] = {"unbound", "bound", "private", "gone"};
   return WORD(words, binding);
 }
 
@@ -33,8 +33,8 @@ static const struct {
     [RP_POOL_MORE_IN_FLIGHT] =
         {"more_in_flight", "All slots were in use when a receive was posted; plan more slots or add slack."},
     [RP_POOL_FIRST_TOUCH] =
-        {"first_touch", "Something other than a receive used an allocation of a planned size first, so it "
-                        "is no receive buffer and has memory of its own."},
+        {"first_touch", "Allocations of a planned size that something other than a receive used first are no "
+                        "receive buffers: they have memory of their own, as they should."},
     [RP_POOL_OTHER_CLASS] =
         {"other_class", "A receive belongs to no planned class of its size, or to more than one; name the "
                         "classes in the plan."},

@@ -9,7 +9,7 @@ static uint64_t held_by_tracker_bytes(const struct rp_tracker *tracker) {
   bytes += tracker->allocations.capacity * sizeof *tracker->allocations.ranges;
   bytes += tracker->ranges.capacity * sizeof *tracker->ranges.ranges;
   bytes += tracker->buffer_capacity * sizeof *tracker->buffers;
-  bytes += tracker->peer_capacity * sizeof *tracker->peers;
+  bytes += tracker->peers.capacity * sizeof *tracker->peers.at;
   bytes += tracker->channel_capacity * sizeof *tracker->channels;
   bytes += rp__answers_bytes(&tracker->answers);
   for (size_t i = 0; i < RP_OPEN_STEPS; i++)

@@ -17,6 +17,7 @@ struct rp_tracker *rp_tracker_create(const struct rp_tracker_options *options,
   if (!tracker->options.max_buffers) tracker->options.max_buffers = DEFAULT_MAX_BUFFERS;
   if (!tracker->options.max_history) tracker->options.max_history = DEFAULT_MAX_HISTORY;
   if (sink) tracker->sink = *sink;
+  tracker->peers.world_size = tracker->options.world_size;
   return tracker;
 }
 
@@ -28,7 +29,7 @@ void rp_tracker_destroy(struct rp_tracker *tracker) {
   rp_address_map_fini(&tracker->allocations);
   rp_address_map_fini(&tracker->ranges);
   free(tracker->buffers);
-  free(tracker->peers);
+  rp__peers_fini(&tracker->peers);
   free(tracker);
 }
 
@@ -143,47 +144,6 @@ static rp_status new_buffer(struct rp_tracker *tracker, const struct rp_event *e
 
 /* ---- receives ---- */
 
-/* Of communicator `comm`, or with 0 of all. */
-static void forget_ended_peers(struct rp_tracker *tracker, uint64_t comm) {
-  size_t kept = 0;
-  for (size_t i = 0; i < tracker->peer_count; i++)
-    if (!tracker->peers[i].ended || (comm && tracker->peers[i].comm != comm))
-      tracker->peers[kept++] = tracker->peers[i];
-  tracker->peer_count = kept;
-}
-
-/* Whether activations come from the peer of this, the first exchange with it. */
-static bool is_before_us(const struct rp_tracker *tracker, const struct rp_event *event) {
-  int64_t distance = (int64_t)event->peer - tracker->rank;
-  if (tracker->rank_assumed && (distance == 1 || distance == -1)) return distance < 0;
-  return event->kind == RP_EVENT_RECV;
-}
-
-static void note_peer(struct rp_tracker *tracker, const struct rp_event *event) {
-  for (size_t i = 0; i < tracker->peer_count; i++) {
-    const struct rp_peer_order *known = &tracker->peers[i];
-    if (known->comm != event->comm) continue;
-    if (known->ended) { /* the handle belongs to another communicator now, whose peers are others */
-      forget_ended_peers(tracker, event->comm);
-      break;
-    }
-    if (known->peer == event->peer && known->bytes == event->bytes) return;
-  }
-  if (tracker->peer_count >= RP_PEERS_KEPT) forget_ended_peers(tracker, 0);
-  if (tracker->peer_count == tracker->peer_capacity) {
-    size_t capacity = tracker->peer_capacity ? 2 * tracker->peer_capacity : 16;
-    struct rp_peer_order *grown = realloc(tracker->peers, capacity * sizeof *grown);
-    if (!grown) return; /* Only the direction stays unknown. */
-    tracker->peers = grown;
-    tracker->peer_capacity = capacity;
-  }
-  tracker->peers[tracker->peer_count++] =
-      (struct rp_peer_order){.comm = event->comm,
-                             .bytes = event->bytes,
-                             .peer = event->peer,
-                             .receive_first = is_before_us(tracker, event)};
-}
-
 /* Step that a further receive into `buffer` belongs to: one after its last. A buffer that lags by more than
  * the step whose end overlaps the next one's begin was left out of steps (evaluation) and joins the current
  * one. */
@@ -222,7 +182,7 @@ static rp_status take_receive(struct rp_tracker *tracker, const struct rp_event 
     tracker->events_ignored++;
     return RP_OK;
   }
-  note_peer(tracker, event);
+  rp__peers_note(&tracker->peers, event);
   if (!tracker->buffer_serial) tracker->first_receive_allocation_serial = tracker->allocation_serial;
   if (tracker->frees_of_buffers) tracker->any_freed = true;
   struct rp_buffer *buffer;
@@ -381,17 +341,12 @@ static void take_free(struct rp_tracker *tracker, const struct rp_event *event) 
 
 static rp_status take_send(struct rp_tracker *tracker, const struct rp_event *event) {
   if (event->bytes >= tracker->options.min_bytes) {
-    note_peer(tracker, event);
+    rp__peers_note(&tracker->peers, event);
     rp__answers_send(tracker, event);
   }
   if (rp_address_map_overlap(&tracker->ranges, event->address, event->address + event->bytes))
     take_access(tracker, event, RP_ACCESS_SEND);
   return RP_OK;
-}
-
-static void end_peers(struct rp_tracker *tracker, uint64_t comm) {
-  for (size_t i = 0; i < tracker->peer_count; i++)
-    tracker->peers[i].ended |= tracker->peers[i].comm == comm;
 }
 
 void rp_tracker_restart(struct rp_tracker *tracker) {
@@ -401,7 +356,7 @@ void rp_tracker_restart(struct rp_tracker *tracker) {
       tracker->sink.range_removed(tracker->sink.context, buffer->address, buffer->address + buffer->bytes);
   }
   rp_address_map_fini(&tracker->ranges);
-  tracker->buffer_count = tracker->buffer_free = tracker->peer_count = 0;
+  tracker->buffer_count = tracker->buffer_free = tracker->peers.count = 0;
   tracker->buffer_serial = tracker->first_receive_allocation_serial = tracker->frees_of_buffers = 0;
   tracker->any_received_again = tracker->any_freed = false;
   rp__channels_fini(tracker);
@@ -410,8 +365,8 @@ void rp_tracker_restart(struct rp_tracker *tracker) {
 }
 
 void rp_tracker_assume_rank(struct rp_tracker *tracker, int32_t rank) {
-  tracker->rank_assumed = true;
-  tracker->rank = rank;
+  tracker->peers.rank_assumed = true;
+  tracker->peers.rank = rank;
 }
 
 static void finish_buffer(struct rp_tracker *tracker, struct rp_buffer *buffer, uint64_t time_ns) {
@@ -449,8 +404,11 @@ rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *ev
   case RP_EVENT_COPY_READ:
     take_access(tracker, event, RP_ACCESS_COPY);
     return RP_OK;
+  case RP_EVENT_COMM_INIT:
+    rp__peers_comm(&tracker->peers, event);
+    return RP_OK;
   case RP_EVENT_COMM_DESTROY:
-    end_peers(tracker, event->comm);
+    rp__peers_end(&tracker->peers, event->comm);
     return RP_OK;
   case RP_EVENT_GROUP_START:
   case RP_EVENT_GROUP_END:

@@ -136,6 +136,7 @@ struct rp_tracker_options {
   uint32_t slack;       /**< slots beyond D, used as given (0 is a value) */
   uint32_t max_buffers; /**< receive buffers tracked at once [65536] */
   uint32_t max_history; /**< receives kept while no step is known yet [16384] */
+  int32_t world_size;   /**< ranks of the job; 0 = not known */
 };
 
 struct rp_tracker;

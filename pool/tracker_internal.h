@@ -111,7 +111,29 @@ struct rp_peer_order {
   uint64_t comm, bytes;
   int32_t peer;
   bool receive_first;
-  bool ended; /**< its communicator was destroyed; forgotten when another one gets the handle */
+  bool sent;    /**< something was sent to it */
+  bool unclear; /**< as long as nothing goes back to it, it may be on either side */
+  bool ended;   /**< its communicator was destroyed; forgotten when another one gets the handle */
+};
+
+/** What is known of a communicator. */
+struct rp_comm_shape {
+  uint64_t comm, ranks;
+  int32_t rank; /**< own */
+};
+
+/** Communicators of which that is kept. */
+#define RP_COMMS_KEPT 256
+
+struct rp_peers {
+  struct rp_peer_order *at;
+  size_t count, capacity;
+  uint64_t cleared;   /**< times that an unclear side became clear */
+  bool rank_assumed;  /**< the stream of events begins in the middle: sides are told by rank */
+  int32_t rank;       /**< where assumed */
+  int32_t world_size; /**< of the job; 0 = not known */
+  size_t comm_count;
+  struct rp_comm_shape comms[RP_COMMS_KEPT];
 };
 
 /** A channel as it persists over steps. */
@@ -172,10 +194,7 @@ struct rp_tracker {
   struct rp_labels labels;
   struct rp_answers answers;
 
-  bool rank_assumed; /**< the stream of events begins in the middle: sides are told by rank */
-  int32_t rank;      /**< where assumed */
-  struct rp_peer_order *peers;
-  size_t peer_count, peer_capacity;
+  struct rp_peers peers;
 
   struct rp_channel_state *channels;
   size_t channel_count, channel_capacity;
@@ -196,6 +215,18 @@ static inline uint64_t rp__mix(uint64_t hash, uint64_t value) {
 
 /** The open lifetime of a receive buffer, or NULL. */
 struct rp_life *rp__open_life(struct rp_tracker *tracker, struct rp_buffer *buffer);
+
+/* peers.c */
+
+/** A transfer with a peer is posted; a communicator is made, or ends. */
+void rp__peers_note(struct rp_peers *peers, const struct rp_event *event);
+void rp__peers_comm(struct rp_peers *peers, const struct rp_event *event);
+void rp__peers_end(struct rp_peers *peers, uint64_t comm);
+/** Whether two communicators surely have the same processes under the same numbers. */
+bool rp__peers_same_members(const struct rp_peers *peers, uint64_t comm, uint64_t other);
+/** What comes from that peer, where only one direction does; unknown where it cannot be told. */
+enum rp_direction rp__peers_side(const struct rp_peers *peers, uint64_t comm, int32_t peer, uint64_t bytes);
+void rp__peers_fini(struct rp_peers *peers);
 
 /* tracker_steps.c */
 

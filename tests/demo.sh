@@ -5,68 +5,78 @@
 #   tests/demo.sh --allocation just_in_time
 # Without options it then trains on a device that is too small for a receive buffer per microbatch: alone, which ends out of
 # memory, and with shared receive buffers.
+# Every line shown behind "$ " is run as it stands, and can be pasted into a shell that has the two exports before it.
+# DEMO_BUILD names a build folder that has everything already: then nothing is installed or built.
 set -u
-caller=$PWD # files among the options are named from there
+caller=$PWD # files among the options are named from there, and so is what is shown
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/packages.sh
 
 build=build/default
-reports=$build/demo-reports
-log=$build/demo-build.log
-mkdir -p "$build"
-read -ra options <<<"${RECVPOOL_CMAKE_OPTIONS:-}"
-recvpool_target=demo # the rest is for tests/run.sh
-echo "Building (log: $log)"
-if ! { recvpool_install_packages && recvpool_build default "$build" "${options[@]}"; } >"$log" 2>&1; then
-  tail -n 40 "$log" >&2
-  exit 1
+if [ -z "${DEMO_BUILD:-}" ]; then
+  log=$build/demo-build.log
+  mkdir -p "$build"
+  read -ra options <<<"${RECVPOOL_CMAKE_OPTIONS:-}"
+  recvpool_target=demo # the rest is for tests/run.sh
+  echo "Building (log: $log)"
+  if ! { recvpool_install_packages && recvpool_build default "$build" "${options[@]}"; } >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    exit 1
+  fi
 fi
-
-rm -rf "$reports"
-recvpool=$PWD/$build/agent/recvpool
-# The simulated CUDA driver, runtime, CUPTI and NCCL take the place of the real ones.
-export LD_LIBRARY_PATH=$PWD/$build/simlib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-train=("$PWD/$build/tests/trainer/rp_trainer" --stages 4 --microbatches 16 --steps 4 --message-bytes 1MiB "$@")
-echo "\$ recvpool run --report-dir $reports -- rp_trainer ${train[*]:1}"
-(cd "$caller" && exec "$recvpool" run --report-dir "$OLDPWD/$reports" -- "${train[@]}")
-status=$?
-[ -e "$reports" ] || exit "$status" # no process came as far as its first CUDA call: a wrong option, or --help
-echo
-echo "\$ recvpool report $reports"
-"$recvpool" report "$reports" || status=1
-[ $# -eq 0 ] || exit "$status"
-
-# ---- out of memory
+[ "$caller" -ef . ] || build=$PWD/$build
+build=${DEMO_BUILD:-$build}
+unset RECVPOOL_CMAKE_OPTIONS # what is run would say that it is none of its own variables
+cd "$caller" || exit 1
 
 say() {
   echo "demo: $1" >&2
   exit 1
 }
-computed() { sed 's/ peak_device_bytes .*//' "$1"; }
-plan=$build/demo-plan.json
-train=("$PWD/$build/tests/trainer/rp_trainer" --stages 4 --microbatches 16 --steps 4 --message-bytes 2MiB)
-small=48MiB small_bytes=$((48 << 20))
-rm -rf "$reports"
+shown() { echo "\$ $1"; }
+run() {
+  shown "$1"
+  eval "$1"
+}
+
+observed=$build/demo-observed enforced=$build/demo-enforced plan=$build/demo-plan.json log=$build/demo.log
+rm -rf "$observed" "$enforced"
+case $build in /*) at=$build ;; *) at=\$PWD/$build ;; esac
+echo "The commands, and a simulated CUDA driver, runtime, CUPTI and NCCL in place of the real ones:"
+run "export PATH=\"$at/agent:$at/tests/trainer:\$PATH\""
+run "export LD_LIBRARY_PATH=\"$at/simlib\""
 echo
-echo "A device with $small. Each rank alone, as the job is:"
-echo "\$ rp_trainer ${train[*]:1}"
-"${train[@]}" >"$build/demo-large.out" 2>"$log" || say "training on a large device failed (log: $log)"
-if RPSIM_DEVICE_BYTES=$small_bytes "${train[@]}" >"$build/demo-small.out" 2>"$log"; then
-  say "a device of $small was large enough"
+given=
+[ $# -eq 0 ] || given=$(printf ' %q' "$@")
+run "recvpool run --report-dir $observed -- rp_trainer --stages 4 --microbatches 16 --steps 4 --message-bytes 1MiB$given"
+status=$?
+[ -e "$observed" ] || exit "$status" # no process came as far as its first CUDA call: a wrong option, or --help
+echo
+run "recvpool report $observed" || status=1
+[ $# -eq 0 ] || exit "$status"
+
+# ---- out of memory
+
+computed() { sed 's/ peak_device_bytes .*//' "$1"; }
+train="rp_trainer --stages 4 --microbatches 16 --steps 4 --message-bytes 2MiB"
+small="RPSIM_DEVICE_BYTES=$((48 << 20))"
+$train >"$build/demo-large.out" 2>"$log" || say "training on a large device failed (log: $log)"
+echo "With buffers of 2 MiB, on simulated devices of 48 MiB (RPSIM_DEVICE_BYTES; 8 GiB without it). The job as it is:"
+shown "$small $train"
+if env "$small" $train >"$build/demo-small.out" 2>"$log"; then
+  say "a device of 48 MiB was large enough"
 fi
 grep -m 1 "out of memory" "$log" || say "training failed, but not for want of memory (log: $log)"
 echo
 echo "The same with a plan, from the schedule alone:"
-echo "\$ recvpool plan --schedule 1f1b --stages 4 --microbatches 16 --buffer-bytes 2MiB --output $plan"
-"$recvpool" plan --schedule 1f1b --stages 4 --microbatches 16 --buffer-bytes 2MiB --output "$plan" | tail -n 2
-echo "\$ recvpool run --mode enforce --plan $plan --report-dir $reports -- rp_trainer ${train[*]:1}"
-RPSIM_DEVICE_BYTES=$small_bytes "$recvpool" run --mode enforce --plan "$plan" --report-dir "$reports" -- "${train[@]}" \
-  >"$build/demo-small.out" || say "training with shared receive buffers failed"
+run "recvpool plan --schedule 1f1b --stages 4 --microbatches 16 --buffer-bytes 2MiB --output $plan | tail -n 2"
+enforce="$small recvpool run --mode enforce --plan $plan --report-dir $enforced -- $train"
+shown "$enforce"
+eval "$enforce" >"$build/demo-small.out" || say "training with shared receive buffers failed"
 cat "$build/demo-small.out"
 diff <(computed "$build/demo-large.out") <(computed "$build/demo-small.out") ||
-  say "the results are not those of the large device"
+  say "the results are not those of a large device"
 echo "=> the losses and parameters of a large device, bit for bit"
 echo
-echo "\$ recvpool report $reports"
-"$recvpool" report "$reports" | sed -n '/ratio/,$p' || status=1
+run "recvpool report $enforced | sed -n '/ratio/,\$p'" || status=1
 exit "$status"

@@ -30,6 +30,11 @@ export function numbersOf(job) {
   return numbers;
 }
 
+/** A process, with its job where there are several: each of them has a rank 0. */
+export function nameIn(jobs, index, report) {
+  return (jobs.length > 1 ? `job ${jobs[index].number ?? index + 1}, ` : "") + nameOf(report);
+}
+
 // ---- how it goes
 
 export function stateOf(report, now) {
@@ -112,8 +117,9 @@ export function jobView(job, index, now, room) {
   const when = Number.isFinite(begun) ? `, since ${new Date(begun * 1000).toLocaleString()}` : "";
   const title = `job-${index}-title`;
   return make("section", { "aria-labelledby": title },
-    make("h3", { id: title }, `Job ${index + 1}: ${plural(processes.length, "process", "processes")}${when} `,
+    make("h3", { id: title }, `Job ${job.number ?? index + 1}: ${plural(processes.length, "process", "processes")}${when} `,
       make("span", { class: `state ${["stale", "ended"].includes(state) ? "mark" : state === "running" ? "good" : ""}` }, state === "ended" ? ENDED : state)),
+    job.title ? make("p", { class: "title" }, job.title) : null,
     make("p", { class: numbers.violated ? "conclusion bad" : "conclusion" }, job.conclusion ?? ""),
     job.next_step ? make("p", { class: "next" }, job.next_step) : null, staleText(job, now),
     figuresOf(job, numbers),
@@ -136,12 +142,12 @@ function outcome(report, conflict) {
 }
 
 export function violationsView(jobs) {
-  const found = jobs.flatMap((job) => list(job.processes).flatMap((report) => devicesOf(report).flatMap((device) =>
-    list(device.conflicts).map((conflict) => ({ report, device, conflict })))));
+  const found = jobs.flatMap((job, i) => list(job.processes).flatMap((report) => devicesOf(report).flatMap((device) =>
+    list(device.conflicts).map((conflict) => ({ name: nameIn(jobs, i, report), report, device, conflict })))));
   if (!found.length) return make("p", { class: "empty" }, "None was seen.");
   found.sort((a, b) => (a.conflict.prevented ? 1 : 0) - (b.conflict.prevented ? 1 : 0));
-  const rows = found.slice(0, CONFLICT_ROWS).map(({ report, device, conflict }) => make("tr", {},
-    make("th", { scope: "row", class: "text" }, nameOf(report)), cell(outcome(report, conflict), `text ${conflict.prevented ? "" : "bad"}`),
+  const rows = found.slice(0, CONFLICT_ROWS).map(({ name, report, device, conflict }) => make("tr", {},
+    make("th", { scope: "row", class: "text" }, name), cell(outcome(report, conflict), `text ${conflict.prevented ? "" : "bad"}`),
     cell(conflict.kind ?? "?", "text"), cell(count(device.device)), cell(count(conflict.slot)),
     cell(side(conflict.earlier), "text wide"), cell(side(conflict.later), "text wide")));
   return make("div", {}, table("The first conflicts of each process, violations before what was prevented",

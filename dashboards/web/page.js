@@ -1,6 +1,6 @@
 // The page around the views: what it shows of one overview, for the live page and for a report's file alike.
-import { list, make, nameOf, plural } from "./elements.js";
-import { jobView, skippedView, violationsView } from "./job.js";
+import { list, make, plural } from "./elements.js";
+import { jobView, nameIn, skippedView, violationsView } from "./job.js";
 import { timelineView } from "./timeline.js";
 
 const at = (id) => document.getElementById(id);
@@ -22,11 +22,19 @@ export function put(target, key, view) {
 /** Pixels that a chart in `target` may take, in a section of its own or not. */
 const roomIn = (target, nested) => Math.max((target.clientWidth || 320) - (nested ? 26 : 0), 280);
 
+/** What there is to say where no process is shown. */
+function emptyText(overview) {
+  const where = overview.report_dir ? ` to ${overview.report_dir}` : "";
+  if (overview.report_dir_problem)
+    return `The report folder ${overview.report_dir} cannot be read: ${overview.report_dir_problem}. Is it spelled right? It is looked for again every second.`;
+  return `No process has written a report${where} yet. Start a job with: recvpool run -- COMMAND`;
+}
+
 /** Everything but the timeline. `now` as for jobView; `key` changes whenever the overview does. */
 export function showOverview(overview, key, now) {
   const jobs = list(overview.jobs), room = roomIn(at("jobs"), true);
-  put(at("jobs"), `${key}/${room}`, () => jobs.length ? jobs.map((job, i) => jobView(job, i, now, room))
-    : make("p", { class: "empty" }, "No process has written a report yet. Start a job with: recvpool run -- COMMAND"));
+  put(at("jobs"), `${key}/${room}/${overview.report_dir_problem}`, () => jobs.length ? jobs.map((job, i) => jobView(job, i, now, room))
+    : make("p", { class: "empty" }, emptyText(overview)));
   put(at("violations"), key, () => violationsView(jobs));
   at("skipped-section").hidden = !list(overview.skipped).length;
   put(at("skipped"), JSON.stringify(overview.skipped), () => skippedView(list(overview.skipped)));
@@ -40,7 +48,7 @@ function offerProcesses(overview) {
   let most = -1, largest = null;
   jobs.forEach((job, i) => list(job.processes).forEach((report, k) => {
     if (!list(report.channels).length) return;
-    entries.push([`${i}/${k}`, (jobs.length > 1 ? `job ${i + 1}, ` : "") + nameOf(report)]);
+    entries.push([`${i}/${k}`, nameIn(jobs, i, report)]);
     if (report.totals?.held_bytes > most) [most, largest] = [report.totals.held_bytes, entries.at(-1)[0]];
   }));
   const key = JSON.stringify(entries), chosen = select.value;

@@ -2,11 +2,12 @@
  * event records and stream waits. The launches have an empty grid, so the driver refuses them right after its
  * callbacks and nothing but the call is timed; those of `use` are made, and do nothing.
  *
- *   bench_calls launch|use|transfer|record|wait miss|hit none|empty COUNT
+ *   bench_calls launch|use|transfer|record|wait miss|hit none|empty|resource COUNT
  *
  * Records and waits: `hit` when a receive buffer has been used before, so that there is something to order.
- * `empty` subscribes an empty CUPTI callback for launches: the floor under any observer. Prints nanoseconds
- * per call, the smallest mean of ten batches. */
+ * `empty` subscribes an empty CUPTI callback for launches: the floor under any observer; `resource` one for
+ * resources and waits only. Prints nanoseconds per call, the smallest mean of ten batches. Runs on the
+ * simulated device and on a real one. */
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/sim/rpsim.h"
+#include "tests/gpu/gpu_kernels.h"
 
 #define BUFFER_BYTES (1u << 20)
 #define BATCHES 10
@@ -34,15 +35,6 @@ static void fail(const char *what, int code) {
     if (result_) fail(#call, result_);                                                                       \
   } while (0)
 
-static void nothing(void *const *params, const struct rpsim_dims *dims) {
-  (void)params;
-  (void)dims;
-}
-
-/* Four pointers and two integers: an ordinary kernel. */
-static const struct rpsim_param layout[] = {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 4}, {36, 4}};
-static const struct rpsim_kernel kernel = {"bench_kernel", nothing, 6, layout};
-
 static double now_ns(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -57,7 +49,7 @@ static void CUPTIAPI empty_callback(void *user, CUpti_CallbackDomain domain, CUp
   (void)data;
 }
 
-static void subscribe_empty(void) {
+static void subscribe_empty(bool launches) {
   void *cupti = dlopen("libcupti.so.13", RTLD_NOW | RTLD_LOCAL);
   if (!cupti) fail("dlopen(libcupti.so.13)", 0);
   CUptiResult (*subscribe)(CUpti_SubscriberHandle *, CUpti_CallbackFunc, void *) =
@@ -65,9 +57,17 @@ static void subscribe_empty(void) {
   CUptiResult (*enable)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain, CUpti_CallbackId) =
       (CUptiResult(*)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain, CUpti_CallbackId))dlsym(
           cupti, "cuptiEnableCallback");
+  CUptiResult (*enable_domain)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain) =
+      (CUptiResult(*)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain))dlsym(cupti,
+                                                                                    "cuptiEnableDomain");
   CUpti_SubscriberHandle subscriber;
   CHECK(subscribe(&subscriber, empty_callback, NULL));
-  CHECK(enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel));
+  if (launches) {
+    CHECK(enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel));
+    return;
+  }
+  CHECK(enable_domain(1, subscriber, CUPTI_CB_DOMAIN_RESOURCE));
+  CHECK(enable_domain(1, subscriber, CUPTI_CB_DOMAIN_SYNCHRONIZE));
 }
 
 static double time_launches(CUfunction function, CUdeviceptr pointer, CUdeviceptr other, long count) {
@@ -162,10 +162,11 @@ static double time_order(bool waits, CUdeviceptr used, long count) {
 
 int main(int argc, char **argv) {
   if (argc != 5) {
-    fprintf(stderr, "usage: bench_calls launch|use|transfer|record|wait miss|hit none|empty COUNT\n");
+    fprintf(stderr,
+            "usage: bench_calls launch|use|transfer|record|wait miss|hit none|empty|resource COUNT\n");
     return 2;
   }
-  rpsim_register_kernels(&kernel, 1);
+  rp_gpu_register();
   CUdevice device;
   CUcontext context;
   CHECK(cuInit(0));
@@ -186,10 +187,10 @@ int main(int argc, char **argv) {
   CUlibrary library;
   CUkernel handle;
   CUfunction function;
-  CHECK(cuLibraryLoadData(&library, "bench", NULL, NULL, 0, NULL, NULL, 0));
-  CHECK(cuLibraryGetKernel(&handle, library, kernel.name));
+  CHECK(cuLibraryLoadData(&library, rp_gpu_ptx, NULL, NULL, 0, NULL, NULL, 0));
+  CHECK(cuLibraryGetKernel(&handle, library, RP_GPU_NOTHING));
   CHECK(cuKernelGetFunction(&function, handle));
-  if (!strcmp(argv[3], "empty")) subscribe_empty();
+  if (strcmp(argv[3], "none") != 0) subscribe_empty(!strcmp(argv[3], "empty"));
   long count = strtol(argv[4], NULL, 10);
   CUdeviceptr pointer = hit ? received : plain;
   double each = order                       ? time_order(!strcmp(argv[1], "wait"), pointer, count)

@@ -13,7 +13,7 @@ from support import BUILD, RECVPOOL, TRAINER
 REFERENCE = os.path.join(BUILD, "tests", "trainer", "rp_trainer_reference")
 MIB = 1 << 20
 GRANULARITY = 2 * MIB  # of the simulated device
-BROKEN_PATTERN = 3  # what the trainer ends with when it found wrong data
+BROKEN_PATTERN = 5  # what the trainer ends with when it found wrong data
 SANITIZED = bool(os.environ.get("E2E_SANITIZE"))  # then everything takes ten times as long, and less is tried
 UNSAFE = 3  # what `recvpool run` ends with when memory was reused unsafely
 
@@ -68,13 +68,14 @@ class EnforcingCase(support.TestCase):
         super().setUp()
         self.truth_dir = os.path.join(self.folder, "truth")
 
-    def train(self, arguments, enforce=None, seed=1, expect=0, **extra):
-        """Trains unattached where `enforce` is None, else with these options of `recvpool run`. `expect` None: any status."""
+    def train(self, arguments, enforce=None, seed=1, expect=0, launcher=(), **extra):
+        """Trains unattached where `enforce` is None, else with these options of `recvpool run`. `expect` None: any status.
+        `launcher`: a command that starts the trainer."""
         for folder in (self.truth_dir, self.reports_dir):
             shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(self.truth_dir)
         prefix = [] if enforce is None else [RECVPOOL, "run", "--report-dir", self.reports_dir, *map(str, enforce), "--"]
-        command = [*prefix, TRAINER, *map(str, arguments), "--truth-dir", self.truth_dir]
+        command = [*prefix, *launcher, TRAINER, *map(str, arguments), "--truth-dir", self.truth_dir]
         result = support.run(command, env=support.simulated(RPSIM_SEED=str(seed), **extra))
         if expect is not None:
             self.assertEqual(result.returncode, expect, f"{command}\nRPSIM_SEED={seed} {extra}\n{result.stdout}\n{result.stderr}")

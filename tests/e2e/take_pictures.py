@@ -22,7 +22,7 @@ WIDTH = 1000
 
 def train(folder, *options):
     return subprocess.Popen([RECVPOOL, "run", "--mode", "enforce", "--report-dir", folder, "--interval", "0.5", "--", TRAINER, "--stages",
-                             "4", "--microbatches", "16", "--message-bytes", "1MiB", "--steps", "100000", *options], env=simulated(),
+                             "4", "--microbatches", "16", "--message-bytes", "2MiB", "--steps", "100000", *options], env=simulated(),
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -2,17 +2,19 @@
 
 import json
 import os
+import re
+import shutil
 
 import enforcing
 import support
-from support import RECVPOOL, TRAINER
+from support import RECVPOOL, TRAINER, clean_environment, run
 
 
 class DemoNumbersTest(support.TestCase):
     def test_the_demo_builds_what_it_runs_and_no_more(self):
         if not os.path.exists(os.path.join(support.BUILD, "build.ninja")):
             self.skipTest("only Ninja tells what a target consists of")
-        commands = support.run(["ninja", "-C", support.BUILD, "-t", "commands", "demo"])
+        commands = run(["ninja", "-C", support.BUILD, "-t", "commands", "demo"])
         self.assert_success(commands)
         for name in ("agent/recvpool ", "agent/librecvpool.so ", "tests/trainer/rp_trainer ", "simlib/libcuda.so", "simlib/libcudart.so",
                      "simlib/libnccl.so", "simlib/libcupti.so"):
@@ -21,11 +23,11 @@ class DemoNumbersTest(support.TestCase):
             self.assertNotIn(f" -o {part}", commands.stdout)
 
     def job(self, *options):
-        self.assert_success(support.run(
+        self.assert_success(run(
             [RECVPOOL, "run", "--report-dir", self.reports_dir, "--", TRAINER, "--stages", "4", "--microbatches", "16",
              "--steps", "4", "--message-bytes", "1MiB", *options], env=support.simulated()))
         self.read_reports()
-        result = support.run([RECVPOOL, "report", "--json", self.reports_dir])
+        result = run([RECVPOOL, "report", "--json", self.reports_dir])
         self.assert_success(result)
         document = json.loads(result.stdout)
         support.validator("job.schema.json").validate(document)
@@ -80,3 +82,62 @@ class OutOfMemoryTest(enforcing.EnforcingCase):
             self.assertEqual(totals["minimum_bytes"], slots * 2 * enforcing.MIB)
             self.assertEqual(sum(pool["physical_peak_bytes"] for pool in shared.device(rank)["classes"]),
                              totals["minimum_bytes"], "no more than the least possible")
+
+
+class DemoScriptTest(support.TestCase):
+    """What tests/demo.sh shows: it can be pasted, and README shows the same."""
+
+    COMMAND = re.compile(r"^\$ (.*)$", re.M)
+
+    shown = {}
+
+    def demo(self, *options):
+        """What is shown, run once."""
+        if options not in self.shown:
+            self.shown[options] = self.run_demo(*options)
+        return self.shown[options]
+
+    def run_demo(self, *options):
+        environment = clean_environment(DEMO_BUILD=support.BUILD, RECVPOOL_CMAKE_OPTIONS="")
+        result = run(["bash", os.path.join(support.SOURCE, "tests", "demo.sh"), *options], env=environment, cwd=self.folder)
+        self.assert_success(result)
+        self.assertEqual(result.stderr, "")
+        self.assertNotIn("note: RECVPOOL", result.stdout)
+        return result.stdout
+
+    def test_what_is_shown_can_be_pasted(self):
+        shown = self.demo()
+        commands = self.COMMAND.findall(shown)
+        self.assertEqual(len(commands), 8, shown)
+        for name in ("demo-observed", "demo-enforced"):
+            shutil.rmtree(os.path.join(support.BUILD, name), ignore_errors=True)
+        pasted = run(["bash", "-c", "\n".join(commands)], env=clean_environment(), cwd=self.folder)
+        self.assertEqual(pasted.returncode, 0, pasted.stderr)
+        for line in shown.splitlines():
+            if re.match(r"step|rank \d parameters|parameters|=> |\d +\S+:\d+ ", line) and "bit for bit" not in line:
+                line = enforcing.computed(line)  # what a pool holds at most is not told here
+                self.assertIn(plain(line), map(plain, enforcing.computed(pasted.stdout).splitlines()))
+        self.assertIn("out of memory", pasted.stderr)
+
+    def test_options_are_handed_on(self):
+        shown = self.demo("--schedule", "gpipe")
+        self.assertIn("--message-bytes 1MiB --schedule gpipe\n", shown)
+        self.assertIn(" unbounded_depth\n", shown)
+        self.assertNotIn("out of memory", shown)
+
+    def test_readme_shows_what_it_shows(self):
+        """Commands and tables, but for what differs from machine to machine; README's build is the one in the source folder."""
+        with open(os.path.join(support.SOURCE, "README.md")) as file:
+            block = re.search(r"^`bash tests/demo\.sh` shows first$(.*?)^## ", file.read(), re.S | re.M)[1]
+        shown = self.demo() + self.demo("--schedule", "gpipe")
+        shown = {plain(line.replace(support.BUILD, "build/default").replace('"build/default', '"$PWD/build/default')
+                       .replace(":build/default", ":$PWD/build/default")) for line in shown.splitlines()}
+        wanted = [line.strip() for line in block.splitlines() if re.match(r"    (\$ |rank|step|parameters|total|\d )", line)]
+        self.assertGreater(len(wanted), 30)
+        for line in wanted:
+            self.assertIn(plain(line), shown)
+
+
+def plain(line):
+    """Without host, process, and the widths that follow from them."""
+    return re.sub(r" +", " ", re.sub(r"\S+:\d+ ", "PROCESS ", line)).strip()

@@ -80,6 +80,28 @@ class FailuresTest(enforcing.EnforcingCase):
     def test_planned(self):
         self.every_position(planned=True)
 
+    def test_two_in_a_row(self):
+        """The second one refused is what was to undo the first: each address has its memory all the same."""
+        pairs = [("cuMemMap", "cuMemMap"), ("cuMemSetAccess", "cuMemUnmap"), ("cuMemSetAccess", "cuMemMap")]
+        for planned, (first, second) in itertools.product((False, True), pairs):
+            for position in range(1, MOST_POSITIONS) if FULL else (13,) if enforcing.SANITIZED else (13, 14, 19):
+                with self.subTest(planned=planned, first=first, second=second, position=position):
+                    others = range(1, position + 4) if FULL and first != second else (position + 1,)
+                    failing = [self.check(planned, f"{first}:{position}:{NOT_SUPPORTED},{second}:{other}:{NOT_SUPPORTED}",
+                                          once=True) for other in others]
+                    if not any(failing):
+                        break
+
+    def test_bursts(self):
+        """Several calls are refused several times in a row: in vain tries come to an end before the driver's patience does."""
+        for seed in range(100 if FULL else 2 if enforcing.SANITIZED else 8):
+            choose = random.Random(seed)
+            bursts = [f"{call}:{first + i}:{choose.choice([OUT_OF_MEMORY, NOT_SUPPORTED])}"
+                      for call in choose.sample(CALLS[1:], 4) for first in [choose.randrange(1, 40)]
+                      for i in range(choose.randrange(1, 7))]
+            with self.subTest(seed=seed, bursts=bursts):
+                self.check(seed % 2 == 1, ",".join(bursts), once=False)
+
     def check_goes_on_or_stops(self, planned, failure):
         """Where the driver never again changes a mapping, memory may be out of reach: then a call is refused, and nothing is
         computed with wrong data."""

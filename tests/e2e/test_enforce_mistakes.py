@@ -145,10 +145,29 @@ class PolicyTest(MistakesCase):
         for policy, fallbacks in (("report", 0), ("fallback", 1)):
             with self.subTest(policy):
                 arguments = self.arguments("late-send", WAYS[0])
-                run = self.train(arguments, [*self.options("auto", "late-send"), "--on-violation", policy], expect=None)
-                self.assertEqual(run.status, UNSAFE)
+                options = [*self.options("auto", "late-send"), "--on-violation", policy]
+                run = self.train(arguments, options, expect=UNSAFE, launcher=("sh", "-c", '"$@" || true', "sh"))
+                self.assertIn("stale_access", run.counts("violated"))
                 for _, device in run.devices().items():
                     self.assertLessEqual(device["fallbacks"], fallbacks)
+
+    def test_every_mistake_under_every_policy(self):
+        """The default is what all other tests have. What is prevented is no violation: no policy minds it."""
+        for index, (mistake, (kind, prevented, _)) in enumerate(EXPECTED.items()):
+            for policy in ("abort",) if prevented else ("report", "abort"):
+                with self.subTest(mistake=mistake, policy=policy):
+                    arguments = self.arguments(mistake, WAYS[index % 2])
+                    run = self.train(arguments, [*self.options("auto", mistake), "--on-violation", policy], seed=index + 1,
+                                     expect=0 if prevented else None)
+                    self.assertIn(kind, run.counts("prevented" if prevented else "violated"))
+                    told = "RECVPOOL_ON_VIOLATION=abort" in run.stderr
+                    self.assertEqual(told, policy == "abort" and not prevented, run.stderr)
+                    if prevented:
+                        self.check_same(run, arguments)
+                        self.assertEqual(run.counts("violated"), {})
+                    else:
+                        self.assertNotEqual(run.status, 0)
+                        self.assertEqual(sum(device["fallbacks"] for device in run.devices().values()), 0)
 
     def test_abort(self):
         run = self.train(self.arguments("late-read", WAYS[0]), [*self.options("auto", "late-read"), "--on-violation", "abort"],

@@ -19,7 +19,7 @@ class OddTest(support.TestCase):
         """The one device of the report; the output is that of the program alone, where it is right."""
         shutil.rmtree(self.reports_dir, ignore_errors=True)
         command = [os.path.join(PROGRAMS, "enforce_odd"), mode]
-        alone = support.run(command, env=support.simulated(RPSIM_SEED=str(seed)))
+        alone = support.run(command, env=support.simulated(RPSIM_SEED=str(seed), **extra))
         self.assert_success(alone)
         result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--slack", "0",
                               *map(str, options), "--", *command], env=support.simulated(RPSIM_SEED=str(seed), **extra))
@@ -28,6 +28,54 @@ class OddTest(support.TestCase):
         (report,) = self.read_reports()
         (device,) = report["enforcement"]["devices"]
         return device
+
+    BRIM = {"RPSIM_DEVICE_BYTES": str(64 * enforcing.MIB)}
+
+    def test_at_the_brim_the_reason_gets_out(self):
+        """The program took what sharing had set free, and one buffer needs memory of its own; it ends where that fails."""
+        command = [os.path.join(PROGRAMS, "enforce_odd"), "brim"]
+        result = support.run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--mode", "enforce", "--slack", "0", "--", *command],
+                             env=support.simulated(RPSIM_SEED="1", **self.BRIM))
+        self.assertEqual(result.returncode, 7, result.stderr)
+        self.assertIn("recvpool: a call was refused to keep its data: ", result.stderr)
+        self.assertIn("out of memory", result.stderr.lower().replace("_", " "))
+
+    def test_at_the_brim_with_headroom(self):
+        device = self.program("brim", ["--headroom", 1], **self.BRIM)  # whole buffers
+        self.assertEqual((device["headroom_used"], device["headroom_bytes"], device["grown"]), (1, 0, 0))
+        self.assertEqual(self.counts(device), [{}, {}])
+
+    def test_memory_pools_of_the_driver(self):
+        device = self.program("temporaries")
+        self.assertTrue(device["active"])
+        self.assertEqual(self.counts(device), [{}, {}])
+        device = self.program("pooled")
+        self.assertFalse(device["active"])
+
+    def test_pointers_in_device_memory(self):
+        """Reads that nobody can see are no evidence of release."""
+        device = self.program("table")
+        self.assertEqual((device["active"], device["idle"]["reason"]), (False, "no_access_evidence"))
+        self.assertEqual(self.counts(device), [{}, {}])
+
+    def test_values_in_memory_order_streams(self):
+        """That cannot be followed: the guard's own waits come on top, and nothing goes wrong or stands still."""
+        for seed in range(1, 4):
+            with self.subTest(seed=seed):
+                device = self.program("values", seed=seed)
+                self.assertEqual((device["activations"], self.counts(device)[1]), (1, {}))
+
+    def test_how_long_receives_waited(self):
+        device = self.program("ahead")
+        self.assertEqual(self.counts(device)[1], {})
+        self.assertGreater(device["receives_waited"], 0)
+        self.assertGreater(device["waits_timed"], 0)
+        self.assertGreater(device["wait_seconds"], 0)
+
+    def test_slack_is_found(self):
+        device = self.program("ahead", ["--slack", "auto"])
+        self.assertEqual(self.counts(device)[1], {})
+        self.assertEqual(device["grown"], 0)
 
     def counts(self, device):
         return [enforcing.nonzero(device["conflicts"][which]) for which in ("prevented", "violated")]
@@ -65,7 +113,8 @@ class OddTest(support.TestCase):
 
 
 class TwoCommunicatorsTest(enforcing.EnforcingCase):
-    """Activations over one communicator, gradients over another one: as much is shared as over one for both."""
+    """Activations over one communicator, gradients over another one: as much is shared as over one for both, and of the
+    same directions."""
 
     def held(self, stages, more):
         arguments = ["--stages", stages, "--microbatches", 6, "--steps", 4, "--message-bytes", 2 * enforcing.MIB, *more]
@@ -73,7 +122,7 @@ class TwoCommunicatorsTest(enforcing.EnforcingCase):
         self.check_same(run, arguments)
         self.check_quiet(run)
         self.assertTrue(all(device["activations"] for device in run.devices().values()))
-        return {rank: sorted((pool["buffers"], pool["slots"]) for pool in device["classes"])
+        return {rank: sorted((pool["direction"], pool["buffers"], pool["slots"]) for pool in device["classes"])
                 for rank, device in run.devices().items()}
 
     def test_as_much_is_shared(self):
@@ -93,6 +142,12 @@ class NothingSharedTest(enforcing.EnforcingCase):
                 idle = [device["idle"] for device in run.devices().values()]
                 self.assertEqual([why["reason"] for why in idle], ["size_never_seen"] * 2)
                 self.assertIn("buffer-bytes", idle[0]["text"])
+
+    def test_just_in_time(self):
+        arguments = [*self.SHAPE, "--allocation", "just_in_time"]
+        run = self.train(arguments, ["--mode", "enforce"])
+        self.check_same(run, arguments)
+        self.assertEqual([device["idle"]["reason"] for device in run.devices().values()], ["just_in_time"] * 2)
 
     def test_no_device_memory_to_try_with(self):
         plan = self.plan("--schedule", "1f1b", "--stages", 2, "--microbatches", 6, "--slack", 0, "--buffer-bytes",

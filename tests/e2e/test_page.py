@@ -94,16 +94,24 @@ class PageTest(support.TestCase):
 
     def test_nothing_there_yet(self):
         self.open()
-        self.assertIn("No process has written a report yet", self.text())
+        self.assertIn(f"No process has written a report to {self.reports_dir} yet", self.text())
         self.check("empty")
         self.sample("prealloc", 0)  # and it notices by itself
         self.page.until("document.querySelector('#jobs svg') !== null")
+
+    def test_folder_that_is_not_there(self):
+        folder, self.reports_dir = self.reports_dir, os.path.join(self.folder, "later")
+        self.open()
+        self.assertIn(f"The report folder {self.reports_dir} cannot be read: there is no such folder", self.text())
+        self.assert_quiet()
+        os.rename(folder, self.reports_dir)
+        self.page.until("document.querySelector('main').innerText.includes('No process has written a report to')")
 
     def test_observed_live(self):
         self.train("--microbatches", "16")
         self.open()
         self.page.until("document.querySelectorAll('#timeline .life-frame').length > 16")
-        self.assertIn("Pooling would save 75.0 MiB of the 96.0 MiB".lower(), self.text("#jobs").lower())
+        self.assertIn("Pooling would save 150.0 MiB of the 192.0 MiB".lower(), self.text("#jobs").lower())
         self.assertIn("running", self.text("#jobs h3"))
         self.assertEqual(self.page.evaluate("document.querySelectorAll('#jobs svg[role=group] g[role=img]').length"), 6)
         self.assertIn("3 of 16 buffers in use at once", self.text("#timeline"))
@@ -152,6 +160,25 @@ class PageTest(support.TestCase):
         self.assertIn("finished", self.text("#jobs h3"))
         self.check("violations")
 
+    def test_two_jobs(self):
+        """Each has a rank 0: what is said of one names its job."""
+        for number, style in ((1, "violated"), (2, "violated")):
+            self.sample(style, 0)
+            (made,) = glob.glob(os.path.join(self.reports_dir, "node*.json"))
+            with open(made) as file:
+                report = json.load(file)
+            os.unlink(made)
+            report["process"].update(command=f"/bin/train --number {number}", start_unix_seconds=1700000000 + number, pid=number)
+            report["communicators"][0]["communicator_id"] = f"0x{number}"
+            with open(os.path.join(self.reports_dir, f"job{number}.json"), "w") as file:
+                json.dump(report, file)
+        self.open()
+        self.assertIn("train --number 1 on node/one, enforced", self.text("#jobs"))
+        for number in (1, 2):
+            self.assertIn(f"job {number}, rank 0", self.text("#violations"))
+            self.assertIn(f"job {number}, rank 0", self.page.evaluate("document.querySelector('#process').innerText"))
+        self.assert_quiet()
+
     def test_stages_in_chunks(self):
         self.train("--microbatches", "16", "--schedule", "interleaved_1f1b")
         self.open()
@@ -178,7 +205,7 @@ class PageTest(support.TestCase):
         self.change_reports(kill)
         self.open()
         self.page.until("document.querySelector('#jobs h3').innerText.includes('ended without a final report')")
-        self.assertIn("what it did after its last one is not known (2 processes)", self.text("#jobs"))
+        self.assertIn("what it did later is not known (2 processes)", self.text("#jobs"))
         self.check("killed")
 
     def test_hostile_texts_stay_text(self):

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import unittest
 
 import support
@@ -29,6 +30,12 @@ class PlanTestCase(support.TestCase):
         errors = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}"
                   for e in support.validator("plan.schema.json").iter_errors(document)]
         self.assertEqual(errors, [])
+
+    def assert_refused(self, status, words, *arguments):
+        result = self.plan(*arguments)
+        self.assertEqual((result.returncode, result.stdout), (status, ""), result.stderr)
+        self.assert_one_line(result.stderr)
+        self.assertIn(words, result.stderr)
 
     def write(self, name, content):
         path = os.path.join(self.folder, name)
@@ -220,13 +227,9 @@ class OutputTest(PlanTestCase):
 
 
 class RefusalTest(PlanTestCase):
-    def assert_refused(self, status, words, *arguments):
-        result = self.plan(*arguments)
-        self.assertEqual((result.returncode, result.stdout), (status, ""), result.stderr)
-        self.assert_one_line(result.stderr)
-        self.assertIn(words, result.stderr)
-
     def test_usage(self):
+        saved = os.path.join(self.folder, "saved")
+        self.assert_success(self.plan(*ONE_F_ONE_B, "--output", saved))
         for words, arguments in {
             "nothing to plan": [],
             "exclude one another": [*ONE_F_ONE_B, "--lowered", "x.csv"],
@@ -260,7 +263,7 @@ class RefusalTest(PlanTestCase):
             "--compare takes": ["--compare", "a.csv"],
             "leave off --show-timeline": [*ONE_F_ONE_B, "--json", "--show-timeline"],
             "a run or a saved plan says itself": ["--from-report", self.folder, "--buffer-bytes", "1MiB"],
-            "leave off --buffer-bytes, --tensor": ["--compare", "plan.json", self.folder, "--receive-ahead", "1"],
+            "leave off --buffer-bytes, --tensor": ["--compare", saved, self.folder, "--receive-ahead", "1"],
             "--tensor is '3x0x5:bf16'": [*ONE_F_ONE_B, "--tensor", "3x0x5:bf16"],
             "do not go with it": ["--compare", "a.csv", "reports", "--json"],
             "--output, --stage": ["--compare", *ONE_F_ONE_B, "reports", "--output", os.path.join(self.folder, "x")],
@@ -292,7 +295,8 @@ class RefusalTest(PlanTestCase):
             "remove the extra comma": b"0F0,0SEND_F0,0RECV_B0,0B0,\r\n1RECV_F0,1F0,1B0,1SEND_B0,\r\n",
             "row 2: 1SEND_B0: this send is missing": b"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n",
             "cyclic": b"2F0,0F0,0B0,2B0\n1F0,1B0\n",
-            "number of its stage": b'{"schema": "recvpool.plan"}',
+            "a JSON document is no schedule file": b'{"schema": "recvpool.plan"}',
+            "number of its stage": b'["schema", "recvpool.plan"]',
             "stage number is above": b"9" * (1 << 20),
         }.items():
             with self.subTest(words):
@@ -392,6 +396,7 @@ class ObservedTest(PlanTestCase):
         saved = os.path.join(self.folder, "plan.json")
         self.assert_success(self.plan(*arguments, "8", "--output", saved))
         self.assert_follows(saved)
+        self.assert_names_do_not_matter(saved)
         departed = self.plan("--compare", *arguments, "16", self.reports_dir)
         self.assertEqual(departed.returncode, 1)
         self.assertIn("rank 1, stage 1, activation: N is 16 in the plan and 8 in the run", departed.stdout)
@@ -399,6 +404,27 @@ class ObservedTest(PlanTestCase):
         self.assertEqual(gpipe.returncode, 1)
         self.assertIn("D is 8 in the plan and 3 in the run", gpipe.stdout)
         self.assertIn("receive 4 of a step is activation 3 in the plan and gradient 0 in the run", gpipe.stdout)
+
+    def assert_names_do_not_matter(self, saved):
+        """A plan is known by what is in it, whatever its file is called, also where it cannot be read twice."""
+        with open(saved) as file:
+            text = file.read()
+        for name, content in (("plan", text), ("plan.csv", text), ("plan.JSON", text), ("blank", " \n\r\t" + text)):
+            path = os.path.join(self.folder, name)
+            with open(path, "w") as file:
+                file.write(content)
+            self.assert_follows(path)
+        piped = subprocess.run([RECVPOOL, "plan", "--compare", "/dev/stdin", self.reports_dir], input=text, capture_output=True, text=True,
+                               timeout=support.TIMEOUT_SECONDS, env=support.clean_environment())
+        self.assert_success(piped)
+        schedule = os.path.join(self.folder, "schedule.json")
+        with open(schedule, "w") as file:
+            file.write("0F0\n")
+        refused = self.plan("--compare", schedule, self.reports_dir)
+        self.assertNotIn("JSON", refused.stderr)
+        report = next(os.path.join(self.reports_dir, name) for name in os.listdir(self.reports_dir))
+        self.assert_refused(1, "'recvpool.report' is not a plan", "--compare", report, self.reports_dir)
+        self.assert_refused(1, "a JSON document is no schedule file; a saved plan is for --compare", "--lowered", saved)
 
     def test_interleaved(self):
         self.observe("--stages", "2", "--chunks", "2", "--microbatches", "4", "--schedule", "interleaved_1f1b")

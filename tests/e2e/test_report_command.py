@@ -52,6 +52,22 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("no receives were seen", empty.stdout)
         self.assertIn("the agent did nothing: no CUPTI", empty.stdout)
 
+    def test_what_is_out_of_reach_is_told_in_bytes(self):
+        self.sample("prealloc", "0", "1")
+        def shared(count):
+            def change(report):
+                for channel in report["channels"][:count]:
+                    channel["decision"].update(poolable=False, reason="shared_allocation")
+                    channel.update(would_save_bytes=0, unreachable_bytes=channel["held_bytes"])
+            return change
+        self.assertNotIn("out of reach", self.report(self.reports_dir).stdout)
+        for count, begin, bytes_told in ((1, "pooling would save 4.0 MiB of the 16.0 MiB held for receive buffers", "8.0 MiB"),
+                                         (2, "nothing can be pooled; the decision column says why", "16.0 MiB")):
+            self.change_reports(shared(count))
+            told = self.report(self.reports_dir).stdout
+            self.assertIn(f"=> {begin}", told)
+            self.assertIn(f"; {bytes_told} are out of reach, in allocations that hold other data too.", told)
+
     def change(self, path, change, to=None):
         """Writes the report at `path`, changed, back or to another path."""
         with open(path) as file:

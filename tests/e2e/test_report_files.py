@@ -489,6 +489,40 @@ class PlanFileTest(ReportFilesCase):
         self.assert_success(result)
         self.assertIn("Nothing to do: memory is shared", self.report(reports).stdout)
 
+    def test_no_plan_of_what_is_not_decided(self):
+        """Nothing is written, and what was there before stays."""
+        if not support.has_trainer():
+            self.skipTest("the trainer was not built")
+        path = os.path.join(self.folder, "plan.json")
+        with open(path, "w") as file:
+            file.write("before")
+        self.train(steps="1")
+        self.assertIn("too_few_steps", self.report(self.reports_dir).stdout)
+        for command in (["report", "--plan", path, self.reports_dir], ["plan", "--from-report", self.reports_dir, "--output", path],
+                        ["plan", "--from-report", self.reports_dir]):
+            result = run([RECVPOOL, *command])
+            self.assertEqual(result.returncode, 1)
+            self.assert_one_line(result.stderr)
+            self.assertIn("2 of 2 channels were seen for fewer than two whole steps (too_few_steps)", result.stderr)
+            self.assertNotIn("Plan written", result.stdout)
+            with open(path) as file:
+                self.assertEqual(file.read(), "before")
+            self.assertEqual(sorted(os.listdir(self.folder)), ["plan.json", "reports"])
+        compared = run([RECVPOOL, "plan", "--compare", "--schedule", "1f1b", "--stages", "2", "--microbatches", "6", self.reports_dir])
+        self.assert_success(compared)
+
+    def test_one_channel_that_is_not_decided_is_enough(self):
+        self.sample("prealloc", 0)
+        path = os.path.join(self.folder, "plan.json")
+
+        def undecided(report):
+            report["channels"][1]["decision"]["reason"] = "too_few_steps"
+        self.change_reports(undecided)
+        result = self.report("--plan", path, self.reports_dir)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("1 of 2 channels were seen for fewer than two whole steps", result.stderr)
+        self.assertFalse(os.path.exists(path))
+
     def test_no_plan_of_nothing(self):
         self.sample("empty", 0)
         path = os.path.join(self.folder, "plan.json")

@@ -89,7 +89,8 @@ class RunTest(MergeCase):
 
 
 class EndedTest(MergeCase):
-    NOTE = "note: ended without a final report: what it did after its last one is not known"
+    NOTE = "note: ended without a final report, as by a signal: the last one is from after 4 steps, at 2023-11-14 22:13:21Z; " \
+           "what it did later is not known"
 
     def ended(self, **process):
         self.put("a.json", report={"state": "running"}, **process)
@@ -117,6 +118,17 @@ class EndedTest(MergeCase):
             self.assertEqual(self.ended(**dict(own, **change)), 0, change)
         self.put("a.json", **own)  # it has finished
         self.assertEqual(self.document()["jobs"][0]["ended_processes"], 0)
+
+    def test_how_far_the_numbers_go(self):
+        gone = support.incarnation_of_ended()
+        for steps, times, said in (((1, 1), (0, 0), "after 1 step, at 2023-11-14 22:13:20Z;"),
+                                   ((7, 9), (0, 65), "after 7 to 9 steps, at 2023-11-14 22:13:20Z to 2023-11-14 22:14:25Z;"),
+                                   ((0, 0), (-1e300, 1e300), "after 0 steps, at ?;")):
+            for rank in range(2):
+                written = times[rank] if abs(times[rank]) > 100 else 1700000000 + times[rank]
+                self.put(f"{rank}.json", **gone, rank=rank, start_monotonic_ns=rank, report={
+                    "state": "running", "written_unix_seconds": written, "totals": dict(self.model["totals"], steps_complete=steps[rank])})
+            self.assertIn(f"the last one is from {said}", self.report(self.reports_dir).stdout)
 
     def test_several_are_counted(self):
         gone = support.incarnation_of_ended()

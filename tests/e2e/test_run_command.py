@@ -31,7 +31,7 @@ class RunCommandTest(support.TestCase):
             f"CUDA_INJECTION64_PATH={AGENT}", "RECVPOOL_CUPTI=off", "RECVPOOL_INTERVAL=0.5",
             "RECVPOOL_MIN_BYTES=1MiB", "RECVPOOL_MODE=observe",
             f"RECVPOOL_REPORT_DIR={os.path.realpath(self.folder)}/reports", "RECVPOOL_SLACK=3", "RECVPOOL_VERBOSE=1"])
-        self.assertEqual(runs, [])
+        self.assertEqual(len(runs), 1)
 
     def test_options_of_enforce_become_variables(self):
         self.make_plan()
@@ -49,9 +49,9 @@ class RunCommandTest(support.TestCase):
         self.assertEqual(lines, [f"CUDA_INJECTION64_PATH={AGENT}", "RECVPOOL_MODE=enforce", "RECVPOOL_SLACK=auto"])
 
     def test_every_run_has_a_word_of_its_own(self):
-        one, other = (self.variables("--mode", "enforce")[1] for _ in range(2))
-        self.assertEqual((len(one), len(other)), (1, 1))
-        self.assertNotEqual(one, other)
+        runs = [self.variables(*options)[1] for options in (("--mode", "enforce"), ("--mode", "enforce"), (), ())]
+        self.assertEqual([len(run) for run in runs], [1] * 4)
+        self.assertEqual(len({run[0] for run in runs}), 4)
 
     def make_plan(self, *options):
         path = os.path.join(self.folder, "plan.json")
@@ -119,6 +119,49 @@ class RunCommandTest(support.TestCase):
         two = self.judged(self.sample("violated") + "; " + self.sample("enforced") + "; " + self.sample("violated"))
         self.assertEqual(two.returncode, 3)
         self.assertIn("2 times in 2 processes", two.stderr)
+
+    def test_every_report_with_violations_is_named(self):
+        three = self.judged("; ".join([self.sample("violated")] * 3))
+        self.assertEqual(three.returncode, 3)
+        self.assert_one_line(three.stderr)
+        self.assertIn("3 times in 3 processes; see recvpool report ", three.stderr)
+        named = three.stderr.split(" report ")[1].split()
+        self.assertEqual(named, sorted(os.path.join(self.reports_dir, name) for name in os.listdir(self.reports_dir)))
+        shown = run([RECVPOOL, "report", *named])
+        self.assert_success(shown)
+        self.assertIn("with 3 VIOLATIONS", shown.stdout)
+        eleven = self.judged("; ".join([self.sample("violated")] * 11))
+        self.assert_one_line(eleven.stderr)
+        self.assertIn("11 times in 11 processes", eleven.stderr)
+        self.assertEqual(len(set(eleven.stderr.split(" report ")[1].split(" and ")[0].split())), 8)
+        self.assertTrue(eleven.stderr.endswith(" and 3 more\n"), eleven.stderr)
+
+    def ended(self, style, end, mode="observe", change="s/finished/running/"):
+        """A command that leaves a report of a process that runs, and then ends."""
+        script = f"{self.sample(style)}; sed -i {change} $RECVPOOL_REPORT_DIR/*.json; {end}"
+        return self.run_command("--mode", mode, "--report-dir", self.reports_dir, "--", "sh", "-c", script)
+
+    def test_how_a_command_was_ended_is_said(self):
+        for number, word in ((signal.SIGTERM, "15 (Terminated)"), (signal.SIGINT, "2 (Interrupt)"), (signal.SIGKILL, "9 (Killed)")):
+            result = self.judged(f"kill -{int(number)} $$", "observe")
+            self.assertEqual((result.returncode, result.stdout), (128 + number, ""))
+            self.assertEqual(result.stderr, f"recvpool run: the command was ended by signal {word}\n")
+
+    def test_how_far_the_reports_of_what_was_ended_go(self):
+        time = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ"
+        rest = f"1 of 1 processes left no final report, the last is from after 4 steps, at {time}: recvpool report {self.reports_dir}\n"
+        for mode in ("observe", "enforce"):
+            result = self.ended("prealloc", "kill -TERM $$", mode)
+            self.assertEqual(result.returncode, 128 + signal.SIGTERM)
+            self.assertRegex(result.stderr, rf"\Arecvpool run: the command was ended by signal 15 \(Terminated\); {rest}\Z")
+            result = self.ended("prealloc", "exit 1", mode)
+            self.assertEqual(result.returncode, 1)
+            self.assertRegex(result.stderr, rf"\Arecvpool run: {rest}\Z")
+        result = self.ended("prealloc", "exit 143")  # as shells and launchers pass it on
+        self.assertRegex(result.stderr, rf"\Arecvpool run: the command ended with status 143, as by signal 15 \(Terminated\); {rest}\Z")
+        self.assertRegex(self.ended("prealloc", "exit 255").stderr, rf"\Arecvpool run: {rest}\Z")
+        for end, change in (("exit 0", "s/finished/running/"), ("exit 1", "s/x/x/")):  # it is well; it says itself what was wrong
+            self.assertEqual(self.ended("prealloc", end, change=change).stderr, "")
 
     def test_the_commands_own_failure_comes_first(self):
         result = self.judged(self.sample("violated") + "; exit 7")
@@ -225,7 +268,7 @@ class RunCommandTest(support.TestCase):
 
     def test_another_injection_is_replaced_and_named(self):
         result = self.run_command("--", "sh", "-c", SHOW_ENVIRONMENT, CUDA_INJECTION64_PATH="/opt/nsys.so")
-        self.assertEqual(result.stdout, f"CUDA_INJECTION64_PATH={AGENT}\n")
+        self.assertRegex(result.stdout, rf"\ACUDA_INJECTION64_PATH={AGENT}\nRECVPOOL_RUN=[0-9a-f]{{16}}\n\Z")
         self.assert_one_line(result.stderr)
         self.assertIn("/opt/nsys.so", result.stderr)
         self.assertEqual(self.run_command("--", "true", CUDA_INJECTION64_PATH=AGENT).stderr, "")

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+import unittest
 
 import support
 from support import RECVPOOL, clean_environment, run
@@ -38,11 +39,15 @@ class ServeTest(support.TestCase):
         self.port = int(self.url.rsplit(":", 1)[1].strip("/"))
         self.process = process
 
-    def stop(self, process):
+    def stop(self, process, check=lambda said: None):
+        """`check` is given what it said on stderr."""
+        if process.stdout.closed:
+            return
         process.terminate()
         self.assertEqual(process.wait(support.TIMEOUT_SECONDS), 0)
         process.stdout.close()
-        process.stderr.close()
+        with process.stderr:
+            check(process.stderr.read())
 
     def get(self, path, method="GET", headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=support.TIMEOUT_SECONDS)
@@ -231,7 +236,9 @@ class ServeTest(support.TestCase):
         self.until(lambda: states() == {0: "ended", 1: "running", 2: "running", 3: "finished"})
         (job,) = self.overview()["jobs"]
         self.assertEqual({report["process"]["rank"]: report["state"] for report in job["processes"]}, states())
-        self.assertIn({"text": "ended without a final report: what it did after its last one is not known", "processes": 1}, job["notes"])
+        (note,) = [note for note in job["notes"] if note["text"].startswith("ended without a final report")]
+        self.assertRegex(note["text"], r", as by a signal: the last one is from after 4 steps, at 20.*Z; what it did later is not known\Z")
+        self.assertEqual(note["processes"], 1)
         infos = [labels for name, labels in self.metrics()[0] if name == "recvpool_process_info"]
         self.assertEqual(sorted(re.search('rank="(.)".*state="([a-z]+)"', labels).groups() for labels in infos),
                          [("0", "ended"), ("1", "running"), ("2", "running"), ("3", "finished")])
@@ -252,11 +259,50 @@ class ServeTest(support.TestCase):
         self.assertEqual(self.processes()["processes"], [])
 
     def test_folder_that_is_not_there(self):
+        """It is said at once, and everywhere until it is there: the service may have been started before the job."""
         os.rmdir(self.reports_dir)
         self.start()
-        self.until(lambda: self.get("/healthz")[0] == 503)
+        self.assertEqual(self.get("/healthz")[0], 503)
+        self.assertIn("there is no such folder", self.get("/healthz")[2])
+        job = self.overview()
+        self.assertEqual((job["report_dir"], job["report_dir_problem"]), (self.reports_dir, "there is no such folder"))
         os.makedirs(self.reports_dir)
         self.until(lambda: self.get("/healthz")[0] == 200)
+        self.assertIsNone(self.overview()["report_dir_problem"])
+        self.stop(self.process, self.assert_not_there)
+
+    def assert_not_there(self, said):
+        self.assert_one_line(said)
+        self.assertIn(f"'{self.reports_dir}': there is no such folder", said)
+
+    def test_folder_that_is_there_is_not_talked_about(self):
+        self.start()
+        self.stop(self.process, lambda said: self.assertEqual(said, ""))
+
+    @unittest.skipIf(os.geteuid() == 0, "root can read everything")
+    def test_folder_that_cannot_be_read(self):
+        os.chmod(self.reports_dir, 0)
+        self.addCleanup(os.chmod, self.reports_dir, 0o700)
+        self.start()
+        self.assertEqual(self.overview()["report_dir_problem"], "Permission denied")
+        self.stop(self.process, lambda said: self.assertIn("Permission denied", said))
+
+    def test_what_never_becomes_a_folder_is_refused(self):
+        path = os.path.join(self.reports_dir, "file")
+        with open(path, "w"):
+            pass
+        for dir in (path, path + "/below", "/dev/null"):
+            result = run([RECVPOOL, "serve", "--listen", "127.0.0.1:0", "--report-dir", dir], timeout=60)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assert_one_line(result.stderr)
+            self.assertIn(f"--report-dir '{dir}': is no folder", result.stderr)
+
+    def test_page_files_that_are_not_there(self):
+        result = run([RECVPOOL, "serve", "--listen", "127.0.0.1:0", "--report-dir", self.reports_dir, "--web-dir", self.folder],
+                     timeout=60)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assert_one_line(result.stderr)
+        self.assertIn(f"--web-dir '{self.folder}' has no readable index.html", result.stderr)
 
     # ---- metrics
 
@@ -606,6 +652,33 @@ class ServeTest(support.TestCase):
             result = run([RECVPOOL, "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
             self.assertEqual(result.returncode, 1)
             self.assert_one_line(result.stderr)
+
+    def test_one_address_has_one_server(self):
+        """The second one says so, and takes no request of the first one."""
+        self.sample("prealloc", "0")
+        self.start()
+        self.until(lambda: self.processes()["processes"])
+        for address in (f"127.0.0.1:{self.port}", f"0.0.0.0:{self.port}"):
+            result = run([RECVPOOL, "serve", "--allow-remote", "--listen", address, "--report-dir", self.folder], timeout=60)
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assert_one_line(result.stderr)
+            self.assertIn(f"cannot listen at {address}: Address already in use; end what listens there", result.stderr)
+            self.assertIn("--listen", result.stderr)
+        self.assertEqual([len(self.processes()["processes"]) for _ in range(20)], [1] * 20)
+
+    def test_an_address_is_free_once_its_server_has_ended(self):
+        """Also with connections that it left behind."""
+        self.start()
+        client = socket.create_connection(("127.0.0.1", self.port))
+        self.addCleanup(client.close)
+        self.assertEqual(self.get("/healthz")[0], 200)
+        self.stop(self.process)
+        self.start(listen=f"127.0.0.1:{self.port}")
+
+    def test_addresses_of_no_use(self):
+        result = run([RECVPOOL, "serve", "--allow-remote", "--listen", "192.0.2.1:0"], timeout=60)
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertIn("cannot listen at 192.0.2.1:0: Cannot assign requested address; name an address of this machine", result.stderr)
 
     # ---- what it survives
 

@@ -14,14 +14,19 @@ def lifetime_problems(report, record, where):
     return problems
 
 
-def channel_problems(report, record, channel, slack, where):
+def channel_problems(report, record, channel, slack, shared, where):
     lifetimes = record.of_channel(channel, record.steps - 1)
-    count, depths = len(lifetimes), channel["depth_per_step"]
-    want = {"buffer_bytes": channel["bytes"], "buffers": count, "depth": depths[-1], "depth_min": min(depths),
-            "depth_max": max(depths), "slots": min(count, depths[-1] + slack), "transfers": count * record.steps,
-            "steps_complete": record.steps, "allocation_style": record.summary["allocation"], "estimate": False}
+    count, size, depths = len(lifetimes), channel["bytes"], channel["depth_per_step"]
+    slots, decision = min(count, depths[-1] + slack), reason(channel, slack, shared)
+    want = {"buffer_bytes": size, "buffers": count, "depth": depths[-1], "depth_min": min(depths),
+            "depth_max": max(depths), "slots": slots, "transfers": count * record.steps,
+            "steps_complete": record.steps, "allocation_style": record.summary["allocation"], "estimate": False,
+            "held_bytes": count * size, "unreachable_bytes": count * size if shared else 0,
+            "would_save_bytes": (count - slots) * size if decision == "poolable" else 0}
+    got = report["decision"]["reason"]
     return [f"{where}: {name} is {report[name]}, the record says {value}"
-            for name, value in want.items() if report[name] != value]
+            for name, value in want.items() if report[name] != value] + (
+                [f"{where}: decided {got}, right is {decision}"] if got != decision else [])
 
 
 def reason(channel, slack, shared):
@@ -45,10 +50,7 @@ def problems(report, record, slack, limits=(), shared=False):
     found = []
     for key, channel in its.items():
         where = f"{name} {key}"
-        found += channel_problems(mine[key], record, channel, slack, where)
-        decided, right = mine[key]["decision"]["reason"], reason(channel, slack, shared)
-        if decided != right:
-            found.append(f"{where}: decided {decided}, right is {right}")
+        found += channel_problems(mine[key], record, channel, slack, shared, where)
         want = record.of_channel(channel, record.steps - 1)
         if truth.RECEIPT_ORDER in limits:
             want = truth.by_receipt(want)

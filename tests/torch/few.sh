@@ -14,4 +14,5 @@ exec "${run[@]}" --torch 2.11.0 \
   --test test_framework.FrameworkTest.test_plain --test test_framework.FrameworkTest.test_gpipe_keeps_its_activations \
   --test test_framework.TorchrunTest.test_with_the_variable_only --test test_observing.TorchrunTest.test_1f1b \
   --test test_pipelines.PipelinesTest.test_1F1B_R2_N4 --test test_pipelines.PipelinesTest.test_ZBVZeroBubble_R2_N4 \
-  --test test_enforcing.EnforcingTest.test_1F1B_R2_N8 --test test_enforcing.EnforcingTest.test_Interleaved1F1B_R2_N4 "$1"
+  --test test_enforcing.EnforcingTest.test_1F1B_R2_N8 --test test_enforcing.EnforcingTest.test_Interleaved1F1B_R2_N4 \
+  --test test_enforcing.SmallBuffersTest.test_4_mib "$1"

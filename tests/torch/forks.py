@@ -3,8 +3,9 @@ short job. Reads one JSON object a line and answers each with the exit statuses 
 
     {"script": FILE, "arguments": [...], "ranks": 4, "environment": {...}, "folder": FOLDER, "seconds": 120}
 
-What rank R prints is in FOLDER/R.txt. CUDA is not touched before the fork, so ranks start as if they were programs of
+"environment_of_rank", which may be left out, is a list of what each rank has besides. What rank R prints is in FOLDER/R.txt. CUDA is not touched before the fork, so ranks start as if they were programs of
 their own."""
+import gc
 import json
 import os
 import runpy
@@ -31,6 +32,7 @@ def become_rank(job, rank, port):
     os.dup2(output, 2)
     os.environ.update(job["environment"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]),
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(job.get("environment_of_rank", [{}] * job["ranks"])[rank])
     sys.argv = [job["script"], *job["arguments"]]
     sys.path.insert(0, os.path.dirname(job["script"]))
     runpy.run_path(job["script"], run_name="__main__")
@@ -52,6 +54,7 @@ def wait_all(pids, seconds):
 
 
 def main():
+    gc.freeze()  # else each rank looks through all that torch made, to end
     for line in sys.stdin:
         job = json.loads(line)
         port, pids = free_port(), []

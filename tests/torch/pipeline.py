@@ -26,6 +26,8 @@ def arguments():
                         "default; its arithmetic is not simulated")
     parser.add_argument("--checkpoint", action="store_true", help="stages compute their forward again in the backward")
     parser.add_argument("--transformer", action="store_true", help="stages of matrix products")
+    parser.add_argument("--layer", action="store_true", help="stages are transformer layers, whole; not simulated")
+    parser.add_argument("--deterministic", action="store_true", help="torch's deterministic algorithms only")
     parser.add_argument("--pass-through", action="store_true", help="all stages but the first and the last return their input")
     parser.add_argument("--keep", choices=("hold", "read"), help="a forward hook keeps what was received; read: uses it "
                         "after the step")
@@ -72,6 +74,31 @@ class Block(torch.nn.Module):
         return (rows + (rows @ self.weights[3]) * (rows @ self.weights[4])).view(x.shape)
 
 
+class Layer(torch.nn.Module):
+    """A transformer layer: attention of several heads and two linear layers, each behind a norm."""
+
+    WIDTH, TOKENS, HEADS = 1024, 1024, 16
+
+    def __init__(self, index):
+        super().__init__()
+        torch.manual_seed(index)
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(self.WIDTH) for _ in range(2))
+        self.projection = torch.nn.Linear(self.WIDTH, 3 * self.WIDTH)
+        self.output = torch.nn.Linear(self.WIDTH, self.WIDTH)
+        self.wide, self.narrow = torch.nn.Linear(self.WIDTH, 4 * self.WIDTH), torch.nn.Linear(4 * self.WIDTH, self.WIDTH)
+
+    def attend(self, rows):
+        parts = self.projection(rows).view(-1, self.TOKENS, 3, self.HEADS, self.WIDTH // self.HEADS)
+        query, key, value = (parts[:, :, i].transpose(1, 2) for i in range(3))
+        weights = torch.softmax(query @ key.transpose(2, 3) * (self.WIDTH // self.HEADS) ** -0.5, dim=-1)
+        return self.output((weights @ value).transpose(1, 2).reshape(-1, self.WIDTH))
+
+    def forward(self, x):
+        rows = x.view(-1, self.WIDTH)
+        rows = rows + self.attend(self.norms[0](rows))
+        return (rows + self.narrow(torch.nn.functional.gelu(self.wide(self.norms[1](rows))))).view(x.shape)
+
+
 class PassThrough(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -107,6 +134,8 @@ def module(options, index, count):
         return PassThrough()
     if options.transformer:
         return Block(index)
+    if options.layer:
+        return Layer(index)
     return Stage(index, options.bytes // 4, options.checkpoint)
 
 
@@ -150,7 +179,7 @@ def install_automodel(path):
 
 
 def train(options, schedule, stages, device, recorder, keeper):
-    rate = 1e-9 if options.transformer else 0.01  # its loss is a sum over millions of elements
+    rate = 1e-9 if options.transformer or options.layer else 0.01  # its loss is a sum over millions of elements
     optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=rate, foreach=options.foreach)
     row = torch.rand((1, options.bytes // 4), generator=torch.Generator().manual_seed(7))
     first, last = any(s.is_first for s in stages), any(s.is_last for s in stages)
@@ -188,6 +217,8 @@ def main():
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
+    torch.use_deterministic_algorithms(options.deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # as in any other job
     dist.init_process_group("nccl", device_id=device)
     if options.automodel:
         install_automodel(options.automodel)
@@ -195,8 +226,9 @@ def main():
     keeper = Keeper(stages) if options.keep else None
     recorder = None
     with contextlib.ExitStack() as around:
+        profile = None
         if options.profile:
-            around.enter_context(torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU,
+            profile = around.enter_context(torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU,
                                                                     torch.profiler.ProfilerActivity.CUDA]))
         if options.record:
             from record import Recorder
@@ -205,6 +237,9 @@ def main():
                 recorder.watch(stage)
             around.enter_context(recorder)
         train(options, schedule, stages, device, recorder, keeper)
+    if profile:
+        kernels = sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profile.events())
+        print(f"profiled {kernels} kernels", flush=True)
     if recorder:
         recorder.write(os.path.join(options.record, f"rank-{rank}.jsonl"), rank=rank, microbatches=options.microbatches,
                        allocation="preallocated", schedule=options.schedule)

@@ -9,7 +9,8 @@
 #
 # --test runs these of the jobs only: a module, module.Class or module.Class.test. Those of one module run in one process.
 # Versions: a number, or "newest" (default: 2.11.0 and newest). Without a build folder build/default is built.
-# TORCH_TEST_SCHEDULES, _RANKS, _MICROBATCHES and _BYTES choose among the jobs (test_pipelines.py).
+# TORCH_TEST_SCHEDULES, _RANKS and _MICROBATCHES choose among the jobs of test_pipelines and test_enforcing, and
+# TORCH_TEST_PART=I/N runs the I-th of N parts of them (cells.py).
 # Ends with "N passed, N failed, N skipped".
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

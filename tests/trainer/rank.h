@@ -8,8 +8,8 @@
 
 #include "program.h"
 
-/** Exit status of a rank that found a broken pattern. */
-#define RP_TRAINER_BROKEN_PATTERN 3
+/** Exit status of a rank that found a broken pattern; `recvpool run` has none like it of its own. */
+#define RP_TRAINER_BROKEN_PATTERN 5
 
 /** Descriptors a launched rank inherits, named in its environment: the communicator's id comes and goes
  * through the first (a pipe), the results go to the second. */

@@ -16,7 +16,7 @@ import tempfile
 import unittest
 
 TRAINER, REFERENCE = sys.argv[1:3]
-BROKEN_PATTERN = 3
+BROKEN_PATTERN = 5
 HARMFUL = ["missing-wait", "early-post", "wrong-stream", "late-read", "late-send", "foreign-write", "unseen-write"]
 MISTAKES = HARMFUL + ["oversize", "double-free", "register", "ipc-export", "comm-abort"]
 SEEDS = int(os.environ.get("TRAINER_SEEDS", "40"))  # random schedules

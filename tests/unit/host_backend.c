@@ -12,12 +12,14 @@ static bool fails(struct host_device *device, enum host_call call) {
   device->calls_of[call]++;
   bool failing = device->fail_at && device->calls >= device->fail_at &&
                  device->calls <= device->fail_at + device->fail_count;
+  failing |= device->fail_second && device->calls == device->fail_second;
   if (device->fail_one_in) {
     device->random ^= device->random << 13;
     device->random ^= device->random >> 7;
     device->random ^= device->random << 17;
     failing |= device->random % device->fail_one_in == 0;
   }
+  if (device->words_hold && (call == HOST_WRITE || call == HOST_READ)) failing = false;
   device->failures += failing;
   return failing;
 }

@@ -34,6 +34,8 @@ struct host_device {
   uint64_t calls, calls_of[HOST_CALLS];
   uint64_t fail_at;     /**< the call of this number fails, counted from 1; 0 = none */
   uint64_t fail_count;  /**< and this many after it */
+  uint64_t fail_second; /**< and the call of this number; 0 = none */
+  bool words_hold;      /**< reading and writing words does not fail then */
   uint32_t fail_one_in; /**< at random; 0 = never */
   uint64_t random;
   uint64_t failures;                 /**< made on purpose */

@@ -68,6 +68,37 @@ static void shared_allocations_are_out_of_reach(void **state) {
   }
 }
 
+/* Of four in two segments of a cache, three beside each other; what is in the second with the fourth is not
+ * known. */
+static void neighbours_of_some_are_neighbours_of_all(void **state) {
+  (void)state;
+  struct rp_life lives[4];
+  struct rp_tracker *tracker = rp_tracker_create(NULL, NULL);
+  tracker->any_received_again = true;
+  for (uint64_t step = 0; step < 3; step++) {
+    for (uint64_t i = 0; i < 4; i++) {
+      uint64_t posted = step * 1000 + 10 * i + 1;
+      lives[i] = (struct rp_life){.comm = 1,
+                                  .bytes = 256 << 10,
+                                  .buffer_serial = i + 1,
+                                  .allocation_serial = i < 3 ? 7 : 8,
+                                  .allocation_bytes = 2 << 20,
+                                  .closed = true,
+                                  .public = {.address = (i + 1) << 24,
+                                             .posted_seq = posted,
+                                             .accesses = 1,
+                                             .last_access_seq = posted + 4,
+                                             .released_seq = posted + 4}};
+    }
+    assert_int_equal(rp__channels_take_step(tracker, step, lives, 4, false), RP_OK);
+  }
+  struct rp_channel channel = decided(tracker);
+  assert_int_equal(channel.reason, RP_REASON_SHARED_ALLOCATION);
+  assert_int_equal(channel.held_bytes, 1 << 20);
+  assert_int_equal(channel.unreachable_bytes, 1 << 20);
+  rp_tracker_destroy(tracker);
+}
+
 /* Lifetimes that reach into the next step count there too. */
 static void depth_sees_the_step_before(void **state) {
   (void)state;
@@ -88,6 +119,7 @@ static void depth_sees_the_step_before(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(own_allocations_count_with_their_rounding),
                                      cmocka_unit_test(shared_allocations_are_out_of_reach),
+                                     cmocka_unit_test(neighbours_of_some_are_neighbours_of_all),
                                      cmocka_unit_test(depth_sees_the_step_before)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,6 +82,9 @@ static void good_values_are_taken(void **state) {
   assert_true(config.interval_seconds == 3600);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_MIN_BYTES", "1MiB", message, sizeof message), RP_OK);
   assert_true(config.min_bytes == 1 << 20);
+  assert_true(config.headroom_bytes == 0);
+  assert_int_equal(rp_config_set(&config, "RECVPOOL_HEADROOM", "3MiB", message, sizeof message), RP_OK);
+  assert_true(config.headroom_bytes == 3 << 20);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_SLACK", "0", message, sizeof message), RP_OK);
   assert_int_equal(config.slack, 0);
   assert_int_equal(rp_config_set(&config, "RECVPOOL_SLACK", "1024", message, sizeof message), RP_OK);
@@ -242,6 +245,9 @@ static void bad_values_change_nothing(void **state) {
       {"RECVPOOL_MIN_BYTES", "-1"},
       {"RECVPOOL_MIN_BYTES", "lots"},
       {"RECVPOOL_MIN_BYTES", "18446744073709551615"},
+      {"RECVPOOL_HEADROOM", "-1"},
+      {"RECVPOOL_HEADROOM", "some"},
+      {"RECVPOOL_HEADROOM", "9223372036854775808"},
       {"RECVPOOL_SLACK", "-1"},
       {"RECVPOOL_SLACK", "1025"},
       {"RECVPOOL_SLACK", "2.0"},
@@ -356,7 +362,7 @@ static void the_table_is_documented(void **state) {
     assert_int_equal(strncmp(row->name, "RECVPOOL_", 9), 0);
     assert_true(row->help[0] && row->values[0] && row->default_text[0]);
   }
-  assert_int_equal(count, 14);
+  assert_int_equal(count, 15);
 }
 
 int main(void) {

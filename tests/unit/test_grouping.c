@@ -30,9 +30,10 @@ static struct rp_life life(int peer, int kind, uint64_t companion, uint64_t seri
 }
 
 static struct rp_grouping group(const struct rp_life *lives, size_t count, bool just_in_time) {
-  static const struct rp_peer_order peers[] = {{.comm = 1, .bytes = 4096, .peer = 0, .receive_first = true},
-                                               {.comm = 1, .bytes = 4096, .peer = 2}};
-  const struct rp_group_hints hints = {peers, 2, OLD, just_in_time};
+  static struct rp_peer_order list[] = {{.comm = 1, .bytes = 4096, .peer = 0, .receive_first = true},
+                                        {.comm = 1, .bytes = 4096, .peer = 2}};
+  static const struct rp_peers peers = {.at = list, .count = 2};
+  const struct rp_group_hints hints = {&peers, OLD, just_in_time};
   struct rp_grouping grouping;
   assert_int_equal(rp_group_lives(lives, count, &hints, &grouping), RP_OK);
   return grouping;

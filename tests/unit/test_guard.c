@@ -12,6 +12,26 @@
 
 static const struct rp_guard_options trained = {.sends_told = true};
 
+/* Each buffer is allocated for one message and freed after it: there are no steps to be seen, and no more are
+ * worth waiting for. A job that ends after its first step is not one of those. */
+static void just_in_time_is_told(void **state) {
+  (void)state;
+  for (int just_in_time = 0; just_in_time < 2; just_in_time++) {
+    struct guard_fixture f = guard_start(&trained, NULL);
+    if (!just_in_time) guard_alloc(&f, 0, 8);
+    for (size_t i = 0; i < 8; i++) {
+      if (just_in_time) guard_alloc(&f, i, 1);
+      guard_receive(&f, i, UPSTREAM, true);
+      guard_read(&f, i, 1);
+      if (just_in_time) assert_int_equal(rp_guard_free(f.guard, f.address[i]), RP_OK);
+    }
+    for (size_t i = 0; !just_in_time && i < 8; i++)
+      assert_int_equal(rp_guard_free(f.guard, f.address[i]), RP_OK);
+    guard_expect_idle(&f, just_in_time ? "just_in_time" : "too_few_steps");
+    guard_end(&f);
+  }
+}
+
 static void auto_shares_from_the_third_step_on(void **state) {
   (void)state;
   struct guard_program program = guard_program_1f1b(8, 2);
@@ -586,6 +606,7 @@ static void created_with_care(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(just_in_time_is_told),
       cmocka_unit_test(auto_shares_from_the_third_step_on),
       cmocka_unit_test(gpipe_keeps_its_activations),
       cmocka_unit_test(nothing_to_share),

@@ -61,6 +61,27 @@ static void halves_share_an_allocation(void **state) {
   guard_end(&f);
 }
 
+/* Pieces of a larger allocation, or another kind of memory: to make the plan again would not help. */
+static void messages_of_the_planned_size_elsewhere(void **state) {
+  (void)state;
+  static const struct rp_guard_planned_class class = {.receive_bytes = BYTES, .buffers = 4, .slots = 1};
+  static const struct rp_guard_planned_receive receive = {.end = 1, .accesses = 1};
+  for (unsigned c = 0; c < 4; c++) {
+    bool sizes_only = c / 2, planned_size = c % 2;
+    const struct rp_guard_plan plan = {&class, 1, sizes_only ? NULL : &receive, sizes_only ? 0 : 1};
+    struct guard_fixture f = guard_start(&trained, &plan);
+    struct rp_guard_receive posted = {
+        .address = 1 << 20, .bytes = planned_size ? BYTES : 64 * BYTES, .peer = UPSTREAM};
+    struct rp_guard_action action;
+    assert_int_equal(rp_guard_receive_prepare(f.guard, &posted, &action), RP_ERROR_NOT_FOUND);
+    struct rp_guard_report report = guard_look(&f);
+    assert_string_equal(report.idle_reason, "size_never_seen");
+    assert_int_equal(strstr(report.idle_text, "share larger ones") != NULL, planned_size);
+    rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
 /* NCCL may launch later than the call, and nobody tells when it has. */
 static void launches_that_nobody_tells_of(void **state) {
   (void)state;
@@ -82,6 +103,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(answers_over_another_communicator),
       cmocka_unit_test(halves_share_an_allocation),
+      cmocka_unit_test(messages_of_the_planned_size_elsewhere),
       cmocka_unit_test(launches_that_nobody_tells_of),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

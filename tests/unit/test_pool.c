@@ -327,6 +327,44 @@ static void short_memory_is_given_up(void **state) {
   end(&f);
 }
 
+/* One refusal, or a time without memory, is no reason to leave buffers without for good; nor is each free one
+ * to try. */
+static void memory_that_comes_back_is_used(void **state) {
+  (void)state;
+  struct fixture f = start(NULL);
+  plan(&f, 2, 0);
+  assert_int_equal(rp_pool_unstoppable(f.pool), RP_OK);
+  f.device->capacity_bytes = 5 * MAPPED;
+  allocate(&f, 0, 8);
+  assert_true(counters(&f).memory_short);
+  assert_false(rp_pool_memory_due(f.pool));
+  assert_int_equal(rp_pool_unstoppable(f.pool), RP_OK); /* no news: nothing is tried */
+  assert_int_equal(look(&f, 3).binding, RP_POOL_UNBOUND);
+  for (uint32_t wanted = 1; wanted <= 256; wanted *= 2) {
+    for (uint32_t news = 0; news < wanted && news < 64; news++) {
+      assert_false(rp_pool_memory_due(f.pool));
+      rp_pool_memory_news(f.pool);
+    }
+    assert_true(rp_pool_memory_due(f.pool));
+    assert_int_equal(rp_pool_unstoppable(f.pool), RP_ERROR_NO_MEMORY);
+    assert_true(counters(&f).memory_short);
+    assert_true(f.device->physical_bytes <= 5 * MAPPED);
+  }
+  f.device->capacity_bytes = 8 * MAPPED;
+  for (int news = 0; !rp_pool_memory_due(f.pool); news++) {
+    assert_true(news < 64);
+    rp_pool_step_end(f.pool);
+  }
+  assert_int_equal(rp_pool_unstoppable(f.pool), RP_OK);
+  assert_false(counters(&f).memory_short);
+  for (size_t i = 0; i < 8; i++)
+    assert_true(host_device_accessible(f.device, f.address[i]));
+  assert_int_equal(rp_pool_memory_short(f.pool), 5 * MAPPED); /* and given up again where it is wanted */
+  assert_int_equal(rp_pool_free(f.pool, f.address[7]), RP_OK);
+  assert_true(rp_pool_memory_due(f.pool)); /* patience begins anew */
+  end(&f);
+}
+
 /* What a library writes as soon as it is allocated, behind the receive buffers, has memory even then. */
 static void the_newest_has_memory(void **state) {
   (void)state;
@@ -411,6 +449,7 @@ int main(void) {
       cmocka_unit_test(first_touch_binds_private_memory),
       cmocka_unit_test(unstoppable_calls_find_memory),
       cmocka_unit_test(unstoppable_calls_become_known_late),
+      cmocka_unit_test(memory_that_comes_back_is_used),
       cmocka_unit_test(short_memory_is_given_up),
       cmocka_unit_test(the_newest_has_memory),
       cmocka_unit_test(nothing_to_give_up),

@@ -110,7 +110,7 @@ static void fail_from(struct fixture *f, uint64_t position, uint64_t more) {
 }
 
 static uint64_t fail_none(struct fixture *f) {
-  f->device->fail_at = 0;
+  f->device->fail_at = f->device->fail_second = 0;
   return f->device->failures;
 }
 
@@ -511,6 +511,121 @@ static void backends_are_checked(void **state) {
   host_device_destroy(device);
 }
 
+/* Any two calls refused, one after the other or not: no address is without memory afterwards. */
+
+static void fail_two(struct fixture *f, uint64_t first, uint64_t second) {
+  fail_from(f, first, 0);
+  f->device->fail_second = f->device->calls + second;
+}
+
+/* How many of the two were made to fail. */
+typedef uint64_t (*two_failing)(uint64_t first, uint64_t second);
+
+/* Until the first is beyond the last call. */
+static void every_two(two_failing run) {
+  uint64_t tried = 0;
+  for (uint64_t first = 1, failed = 1; failed; first++) {
+    failed = 0;
+    for (uint64_t second = first + 1, now = 2; now == 2; second++, tried++) {
+      now = run(first, second);
+      if (now > failed) failed = now;
+    }
+  }
+  assert_true(tried > 100);
+}
+
+static void expect_words(struct fixture *f) {
+  for (uint32_t i = 0; i < N; i++)
+    expect_word(f, i, 100 + i);
+}
+
+static uint64_t activation_failing_twice(uint64_t first, uint64_t second) {
+  struct fixture f;
+  start(&f);
+  fill(&f);
+  fail_two(&f, first, second);
+  rp_status status = activate(&f);
+  uint64_t fired = fail_none(&f);
+  expect_bindings(&f, status ? RP_POOL_PRIVATE : RP_POOL_BOUND);
+  for (uint32_t i = 0; i < N; i++)
+    assert_true(host_device_accessible(f.device, f.address[i]));
+  if (status) expect_words(&f);
+  if (!fired) assert_int_equal(status, RP_OK);
+  end(&f);
+  return fired;
+}
+
+static uint64_t fallback_failing_twice(uint64_t first, uint64_t second) {
+  struct fixture f;
+  start(&f);
+  fill(&f);
+  assert_int_equal(activate(&f), RP_OK);
+  assert_int_equal(receive(&f, 4, 900), RP_OK);
+  fail_two(&f, first, second);
+  (void)rp_pool_fallback(f.pool, false);
+  check(&f);
+  uint64_t fired = fail_none(&f);
+  for (uint32_t i = 0; i < N; i++)
+    assert_true(host_device_accessible(f.device, f.address[i]));
+  expect_word(&f, 4, 900);
+  end(&f);
+  return fired;
+}
+
+/* Growth, a strange use, and slots bound in a plan. */
+static uint64_t step_failing_twice(uint64_t first, uint64_t second) {
+  struct fixture f;
+  bool had[N];
+  start_lending(&f, RP_POOL_LEND_NEVER);
+  assert_int_equal(rp_pool_plan_class(f.pool, &spec, &f.class_id), RP_OK);
+  fill(&f);
+  fail_two(&f, first, second);
+  for (uint32_t turn = 0; turn < N + 2; turn++) {
+    for (uint32_t i = 0; i < N; i++)
+      had[i] = host_device_accessible(f.device, f.address[i]);
+    uint32_t at = turn % N;
+    if (receive(&f, at, turn) == RP_OK && turn % 3 == 0) (void)rp_pool_release(f.pool, f.id[at]);
+    for (uint32_t i = 0; i < N; i++)
+      assert_true(!had[i] || host_device_accessible(f.device, f.address[i]));
+  }
+  uint64_t fired = fail_none(&f);
+  end(&f);
+  return fired;
+}
+
+static void two_failures_leave_no_address_without_memory(void **state) {
+  (void)state;
+  every_two(activation_failing_twice);
+  every_two(fallback_failing_twice);
+  every_two(step_failing_twice);
+}
+
+/* The driver refuses everything from some call on, and then no more: what was there is there again. */
+static bool activation_refused_from(uint64_t position) {
+  struct fixture f;
+  start(&f);
+  fill(&f);
+  f.device->words_hold = true;
+  fail_from(&f, position, 1000);
+  rp_status status = activate(&f);
+  bool fired = fail_none(&f) > 0;
+  expect_bindings(&f, status ? RP_POOL_PRIVATE : RP_POOL_BOUND);
+  assert_int_equal(rp_pool_restore(f.pool), RP_OK);
+  check(&f);
+  if (status) expect_words(&f);
+  if (!fired) assert_int_equal(status, RP_OK);
+  end(&f);
+  return fired;
+}
+
+static void what_was_refused_for_long_is_mapped_again(void **state) {
+  (void)state;
+  uint64_t position = 1;
+  while (activation_refused_from(position))
+    position++;
+  assert_true(position > 4 * (N - K));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(activation_shares_and_releases),
@@ -526,6 +641,8 @@ int main(void) {
       cmocka_unit_test(freeing_fails_at_every_call),
       cmocka_unit_test(giving_back_ends_at_a_refusal),
       cmocka_unit_test(unpin_fails_at_every_call),
+      cmocka_unit_test(two_failures_leave_no_address_without_memory),
+      cmocka_unit_test(what_was_refused_for_long_is_mapped_again),
       cmocka_unit_test(destroy_tells_what_is_left),
       cmocka_unit_test(backends_are_checked),
   };

@@ -143,6 +143,24 @@ static void pinned_buffer_leaves_the_slot_to_the_others(void **state) {
   end(&f);
 }
 
+/* Too late to give it memory of its own. */
+static void unseen_write_follows_the_policy(void **state) {
+  (void)state;
+  for (int policy = RP_POOL_ON_STALE_FALLBACK; policy <= RP_POOL_ON_STALE_ABORT; policy++) {
+    struct rp_pool_options options = {.on_stale = (enum rp_pool_policy)policy};
+    struct fixture f = start(&options);
+    plan(&f, 1, 2);
+    allocate(&f, 0, 2);
+    cycle(&f, 0, 1);
+    receive(&f, 1, 2);
+    assert_int_equal(use(&f, 0, (struct rp_pool_access){.mode = RP_POOL_WRITE}), RP_OK);
+    expect_conflict(&f, RP_POOL_FOREIGN_ACCESS, false, 1, 0);
+    assert_int_equal(f.decision.abort, policy == RP_POOL_ON_STALE_ABORT);
+    assert_int_equal(counters(&f).fallback_pending, policy == RP_POOL_ON_STALE_FALLBACK);
+    end(&f);
+  }
+}
+
 static void stale_read_follows_the_policy(void **state) {
   (void)state;
   for (int policy = RP_POOL_ON_STALE_FALLBACK; policy <= RP_POOL_ON_STALE_ABORT; policy++) {
@@ -395,6 +413,7 @@ int main(void) {
       cmocka_unit_test(foreign_write_goes_private),
       cmocka_unit_test(foreign_access_of_a_dead_tenant_pins),
       cmocka_unit_test(pinned_buffer_leaves_the_slot_to_the_others),
+      cmocka_unit_test(unseen_write_follows_the_policy),
       cmocka_unit_test(stale_read_follows_the_policy),
       cmocka_unit_test(callbacks_only_report),
       cmocka_unit_test(a_read_after_an_unseen_write_is_unclear),

@@ -189,6 +189,13 @@ static void do_free(struct model *m, uint32_t i) {
   EXPECT(m, rp_pool_free(m->pool, 12345) == RP_ERROR_NOT_FOUND);
 }
 
+/* What the driver did not map again is there before anybody uses it, or nobody does. */
+static bool restored(struct model *m) {
+  rp_status status = rp_pool_restore(m->pool);
+  EXPECT(m, status == RP_OK || m->failing);
+  return status == RP_OK;
+}
+
 /* From now on the address is known elsewhere; unless it shares, which is a violation reported before. */
 static void fix(struct model *m, uint32_t i, const struct rp_pool_decision *d) {
   struct rp_pool_buffer_info info;
@@ -250,16 +257,13 @@ static void do_receive(struct model *m, uint32_t i) {
                               .site = {.seq = m->clock}};
   struct rp_pool_decision d;
   uint32_t tenant;
-  rp_status status = rp_pool_receive_decide(m->pool, &post, &d);
-  if (status) {
-    EXPECT(m, status == RP_ERROR_STATE && m->failing);
-    return;
-  }
+  if (!restored(m)) return;
+  EXPECT(m, rp_pool_receive_decide(m->pool, &post, &d) == RP_OK);
   EXPECT(m, rp_pool_receive_displaces(m->pool, &post, &tenant) == RP_OK);
   if (d.conflict.kind == RP_POOL_EARLY_REUSE) EXPECT(m, m->b[d.conflict.earlier_buffer].open);
   if (d.insert_wait) EXPECT(m, d.tenant == tenant && post.order != RP_POOL_ORDER_YES);
   m->conflicts += d.conflict.kind != RP_POOL_NO_CONFLICT;
-  status = rp_pool_receive_commit(m->pool, &post, &d);
+  rp_status status = rp_pool_receive_commit(m->pool, &post, &d);
   if (status) {
     EXPECT(m, d.fallback_first ? status == RP_ERROR_BUSY : m->failing);
     return;
@@ -302,14 +306,11 @@ static void do_access(struct model *m, uint32_t i) {
   if (!m->b[i].open && below(m->calm)) return;
   bool writes = access.mode == RP_POOL_WRITE || (access.mode == RP_POOL_UNKNOWN_MODE && below(3) == 0);
   struct rp_pool_decision d;
-  rp_status status = rp_pool_access_decide(m->pool, &access, &d);
-  if (status) {
-    EXPECT(m, status == RP_ERROR_STATE && m->failing);
-    return;
-  }
+  if (!restored(m)) return;
+  EXPECT(m, rp_pool_access_decide(m->pool, &access, &d) == RP_OK);
   if (!access.interposed) EXPECT(m, d.memory == RP_POOL_MEMORY_NONE || d.memory == RP_POOL_MEMORY_PIN);
   uint64_t before = m->device->calls;
-  status = rp_pool_access_commit(m->pool, &access, &d);
+  rp_status status = rp_pool_access_commit(m->pool, &access, &d);
   if (!access.interposed) EXPECT(m, m->device->calls == before);
   if (status)
     EXPECT(m, m->failing);
@@ -322,7 +323,7 @@ static void do_flag(struct model *m, uint32_t i) {
   struct rp_pool_site site = {.seq = m->clock};
   struct rp_pool_decision d;
   uint32_t flag = 1u << below(3);
-  if (below(m->calm)) return;
+  if (below(m->calm) || !restored(m)) return;
   if (rp_pool_flag_decide(m->pool, i, flag, below(4) != 0, &site, &d)) return;
   rp_status status = rp_pool_flag_commit(m->pool, flag, &site, &d);
   EXPECT(m, status == RP_OK || m->failing);
@@ -414,6 +415,7 @@ static uint32_t one_call(struct model *m) {
 static void start(struct model *m, uint64_t seed) {
   struct rp_pool_options options = {.max_buffers = MOST,
                                     .lend = (enum rp_pool_lend)(seed / 3 % 3),
+                                    .headroom_bytes = seed / 9 % 3 * 8192,
                                     .on_stale = (enum rp_pool_policy)(seed % 3)};
   random_state = seed * 0x9e3779b97f4a7c15u + 1;
   *m = (struct model){.seed = seed, .device = host_device_create(1u << 20)};

@@ -11,12 +11,13 @@ enum symbol_kind { SYMBOL_KERNEL, SYMBOL_VARIABLE, SYMBOL_HANDLE };
 
 struct binary {
   const void *image;
-  CUlibrary library; /* NULL until loaded */
+  CUlibrary library;      /* NULL until loaded */
+  struct symbol *symbols; /* its own */
 };
 
 /* A host address that launches and copies may name. Handles that were given out stand for themselves. */
 struct symbol {
-  struct symbol *next;
+  struct symbol *next, *sibling; /* in its bucket, in its binary */
   const void *address;
   enum symbol_kind kind;
   const char *name;
@@ -24,7 +25,7 @@ struct symbol {
   CUkernel kernel; /* NULL until looked up */
 };
 
-enum { BUCKETS = 256 };
+enum { BUCKETS = 4096 }; /* PyTorch registers tens of thousands of kernels */
 static struct symbol *buckets[BUCKETS];
 /* Over the table and the binaries' and symbols' cached handles; never held over a driver call, which may call
  * out. */
@@ -46,8 +47,9 @@ static int symbol_add(const void *address, enum symbol_kind kind, const char *na
   if (!symbol) return -1;
   pthread_mutex_lock(&lock);
   struct symbol **bucket = bucket_of(address);
-  *symbol = (struct symbol){*bucket, address, kind, name, binary, NULL};
+  *symbol = (struct symbol){*bucket, binary ? binary->symbols : NULL, address, kind, name, binary, NULL};
   *bucket = symbol;
+  if (binary) binary->symbols = symbol;
   pthread_mutex_unlock(&lock);
   return 0;
 }
@@ -135,18 +137,14 @@ RT_EXPORT void __cudaRegisterFatBinaryEnd(void **handle) {
   (void)handle; /* loading is lazy */
 }
 
-static void symbols_remove(const struct binary *binary) {
-  for (size_t i = 0; i < BUCKETS; i++) {
-    struct symbol **at = &buckets[i];
-    while (*at) {
-      struct symbol *symbol = *at;
-      if (symbol->binary != binary) {
-        at = &symbol->next;
-        continue;
-      }
-      *at = symbol->next;
-      free(symbol);
-    }
+static void symbols_remove(struct binary *binary) {
+  while (binary->symbols) {
+    struct symbol *symbol = binary->symbols, **at = bucket_of(symbol->address);
+    while (*at != symbol)
+      at = &(*at)->next;
+    *at = symbol->next;
+    binary->symbols = symbol->sibling;
+    free(symbol);
   }
 }
 
