@@ -148,9 +148,9 @@ class LyingAgentTest(AttachCase):
 
     def told(self, receives, physical_bytes=0, one_to_one_bytes=0, made=3, predecessor=False, held=True, state="finished",
              failed=0):
-        """The observer's process, document and words about a process that made `made` receives, the last of which failed. With `predecessor` the
-        report is of the program that the process was before; without `held` the process is the first that maps the
-        library."""
+        """The observer's process, document and words about a process that made `made` receives, of which the last `failed`
+        did. With `predecessor` the report is of the program that the process was before; without `held` the process is the
+        first that maps the library."""
         library = os.path.join(self.folder, "librecvpool.so")
         shutil.copy(MOCK, library)
         os.makedirs(self.reports_dir, exist_ok=True)

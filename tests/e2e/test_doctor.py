@@ -143,7 +143,8 @@ class OddLibraryTest(DoctorCase):
             with self.subTest(name):
                 (crashed,), others, document = self.odd(name, "crash")
                 self.assertEqual(crashed["status"], FAILURE if name in ("driver", "cupti") else "warning")
-                self.assertIn(f"/{file}: {function} crashed when it was asked (signal 11, Segmentation fault)", crashed["text"])
+                self.assertIn(f"/{file}: {function} crashed when it was asked (signal 11, Segmentation fault)",
+                              crashed["text"])
                 self.assertTrue(crashed["mend"])
                 self.assertEqual({others[other] for other in self.LIBRARIES if other != name}, {"ok"})
                 self.assertEqual(document["run_works"], name not in ("driver", "cupti"))
