@@ -292,26 +292,46 @@ static void print_unused_classes(FILE *out, const json_t *report, const json_t *
   fprintf(out, "the run receives nothing of %zu of the plan's %zu classes\n", unused, count);
 }
 
-/* The sentences are among the notes, once for all processes. */
-static void print_reasons(FILE *out, const json_t *report, const json_t *device) {
+/* Reasons for all buffers at once: how often they came up says nothing. */
+static bool is_for_all(const char *reason) {
+  static const enum rp_pool_reason reasons[] = {RP_POOL_ALIAS_CHECK_FAILED, RP_POOL_STEP_INTERRUPTED,
+                                                RP_POOL_SWITCHED_OFF,       RP_POOL_RECEIVE_NOT_GATED,
+                                                RP_POOL_CALLS_UNSTOPPABLE,  RP_POOL_MEMORY_SHORT};
+  for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++)
+    if (strcmp(reason, rp_pool_reason_name(reasons[i])) == 0) return true;
+  return false;
+}
+
+/* What the program uses for something else is no receive buffer. */
+static void print_others(FILE *out, const json_t *report, const json_t *device) {
   const char *first_touch = rp_pool_reason_name(RP_POOL_FIRST_TOUCH);
-  char counts[512];
   size_t i;
-  json_t *reason, *all = json_object();
-  json_array_foreach(json_object_get(device, "reasons"), i, reason) json_object_set_new(
-      all, rp__text_of(reason, "reason", "?"), json_integer((json_int_t)rp__count_of(reason, "count")));
-  uint64_t others = rp__count_of(all, first_touch);
-  (void)json_object_del(all, first_touch);
-  if (others) {
+  json_t *reason;
+  json_array_foreach(json_object_get(device, "reasons"), i, reason) {
+    if (strcmp(rp__text_of(reason, "reason", ""), first_touch) != 0 || !rp__count_of(reason, "count"))
+      continue;
     begin_line(out, report, device);
     fprintf(out, "%llu other allocations of these sizes have memory of their own (%s)\n",
-            (unsigned long long)others, first_touch);
+            (unsigned long long)rp__count_of(reason, "count"), first_touch);
   }
-  if (format_counts(all, NULL, counts, sizeof counts)) {
-    begin_line(out, report, device);
-    fprintf(out, "memory of their own for %s\n", counts);
+}
+
+/* The sentences are among the notes, once for all processes. */
+static void print_reasons(FILE *out, const json_t *report, const json_t *device) {
+  const char *separator = "memory of their own for";
+  size_t i;
+  json_t *reason;
+  char word[64], number[24];
+  json_array_foreach(json_object_get(device, "reasons"), i, reason) {
+    uint64_t count = rp__count_of(reason, "count");
+    rp__plain_text(rp__text_of(reason, "reason", "?"), word, sizeof word);
+    if (!count || strcmp(word, rp_pool_reason_name(RP_POOL_FIRST_TOUCH)) == 0) continue;
+    snprintf(number, sizeof number, "%llu ", (unsigned long long)count);
+    if (separator[0] != ',') begin_line(out, report, device);
+    fprintf(out, "%s %s%s", separator, is_for_all(word) ? "" : number, word);
+    separator = ",";
   }
-  json_decref(all);
+  if (separator[0] == ',') fputc('\n', out);
 }
 
 static void format_side(const json_t *side, char *out, size_t out_size) {
@@ -429,6 +449,7 @@ void rp__print_happened(const json_t *report, FILE *out) {
       print_activation(out, report, device);
       print_idle(out, report, device);
       print_unused_classes(out, report, device);
+      print_others(out, report, device);
       print_reasons(out, report, device);
     }
     print_conflicts(out, report, device, shadow);

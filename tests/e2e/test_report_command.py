@@ -402,6 +402,15 @@ class ReportCommandTest(support.TestCase):
         self.assertNotIn("physical", result.stdout)
         self.assertIsNone(json.loads(self.report("--json", self.reports_dir).stdout)["totals"]["enforcement"])
 
+    def test_reasons_for_memory_of_their_own(self):
+        self.sample("enforced", "0")
+        reasons = [("more_in_flight", 2), ("first_touch", 5), ("graph_captured", 0), ("registered", 1), ("switched_off", 1)]
+        self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), lambda report: report["enforcement"]["devices"][0].update(
+            reasons=[{"reason": word, "count": count, "text": "Because."} for word, count in reasons]))
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("device 0: 5 other allocations of these sizes have memory of their own (first_touch)\n", text)
+        self.assertIn("device 0: memory of their own for 2 more_in_flight, 1 registered, switched_off\n", text)
+
     def test_a_refusal_is_said(self):
         self.sample("refused", "0")
         self.assertIn("rank 0, node/one:1000: nothing is enforced: set RECVPOOL_PLAN_RANK (plan_rank_unknown)\n",
