@@ -177,6 +177,7 @@ int main(int argc, char **argv) {
   CHECK(cuMemAlloc(&plain, BUFFER_BYTES));
   CHECK(cuMemAlloc(&received, BUFFER_BYTES));
   CHECK(cuMemAlloc(&source, BUFFER_BYTES));
+  CHECK(cuMemsetD8(plain, 0, 64)); /* what nothing has used yet may still be a receive buffer */
   ncclUniqueId id;
   ncclComm_t comm;
   CHECK(ncclGetUniqueId(&id));
