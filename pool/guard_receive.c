@@ -11,10 +11,12 @@ static const char abort_text[] = "A buffer was used after its memory had been re
 static const char no_idle_text[] =
     "Memory has to be moved, and whether the device is done with it cannot be found out.";
 
-/* The whole of the buffer, but for what allocators round up and pad. */
+/* The whole of the buffer, but for what allocators round up and pad. Where as much again has room, other
+ * things may be: messages of a few bytes begin a segment of a cache, too. */
 static bool is_whole(const struct rp_guard *guard, const struct rp__guard_buffer *buffer,
                      const struct rp_guard_receive *receive) {
   return receive->address == buffer->address && receive->bytes && receive->bytes <= buffer->bytes &&
+         receive->bytes >= buffer->bytes - receive->bytes &&
          buffer->bytes - receive->bytes <= rp_pool_granularity(guard->pool);
 }
 

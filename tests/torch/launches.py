@@ -11,21 +11,36 @@ EXACT = ("copy", "memset", "send", "receive", "vectorized_elementwise_kernel")
 SMALLEST = 1 << 16
 
 
+def number(part):
+    """Of the buffer in BUFFER=HASH or BUFFER:BYTES."""
+    return part.replace(":", "=").split("=")[0]
+
+
+def renumber(part, numbers):
+    return str(numbers[number(part)]) + part[len(number(part)):]
+
+
 def read(folder, pid):
     """What ran, by stream, as lists of (name, buffers with contents) in the order in which it ran. Streams have no names
-    that two runs share, so the lists are sorted."""
-    streams, small = collections.defaultdict(list), set()
+    that two runs share, so the lists are sorted. Buffers get the numbers that they would have without metadata."""
     with open(os.path.join(folder, f"{pid}.log")) as file:
-        for line in file:
-            stream, name, buffers = line.rstrip("\n").split("\t")
-            buffers = buffers.split()
-            if name == "receive":
-                small |= {part.split(":")[0] for part in buffers if int(part.split(":")[1]) < SMALLEST}
-            exact = any(part in name for part in EXACT)
-            named = [part for part in buffers if exact and part.replace(":", "=").split("=")[0] not in small]
-            if named or name not in ("copy", "memset", "send", "receive"):
-                streams[stream].append((name, " ".join(named)))
-    return sorted(streams.values())
+        lines = [line.rstrip("\n").split("\t") for line in file]
+    return streams(lines)
+
+
+def streams(lines):
+    found, received = collections.defaultdict(list), {}
+    for _, name, buffers in lines:
+        if name == "receive":
+            received |= {number(part): int(part.split(":")[1]) for part in buffers.split()}
+    large = sorted((buffer for buffer, size in received.items() if size >= SMALLEST), key=int)
+    numbers = {buffer: place for place, buffer in enumerate(large)}
+    for stream, name, buffers in lines:
+        exact = any(part in name for part in EXACT)
+        named = [renumber(part, numbers) for part in buffers.split() if exact and number(part) in numbers]
+        if named or name not in ("copy", "memset", "send", "receive"):
+            found[stream].append((name, " ".join(named)))
+    return sorted(found.values())
 
 
 def without_self_check(mine, its):

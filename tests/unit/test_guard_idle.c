@@ -61,6 +61,25 @@ static void halves_share_an_allocation(void **state) {
   guard_end(&f);
 }
 
+/* A cache: messages beside each other, and one of a few bytes that begins a segment. */
+static void a_small_message_begins_a_segment(void **state) {
+  (void)state;
+  struct guard_fixture f = guard_start(&trained, NULL);
+  guard_alloc(&f, 0, 2);
+  assert_int_equal(rp_guard_allocate(f.guard, HOST_GRANULARITY, &f.address[2]), RP_OK);
+  for (size_t n = 0; n < 20; n++) {
+    size_t i = n % 5 < 4 ? n % 5 / 2 : 2;
+    struct rp_guard_receive piece = {.address = f.address[i], .bytes = BYTES / 4, .peer = UPSTREAM};
+    piece.address += n % 5 % 2 * BYTES / 2;
+    if (i == 2) piece.bytes = 8;
+    assert_int_equal(guard_try_receive(&f, i, piece), RP_OK);
+    guard_kernel(&f, i, 1);
+    rp_guard_sent(f.guard, 50, UPSTREAM, piece.bytes);
+  }
+  guard_expect_idle(&f, "shared_allocation");
+  guard_end(&f);
+}
+
 /* Pieces of a larger allocation, or another kind of memory: to make the plan again would not help. */
 static void messages_of_the_planned_size_elsewhere(void **state) {
   (void)state;
@@ -103,6 +122,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(answers_over_another_communicator),
       cmocka_unit_test(halves_share_an_allocation),
+      cmocka_unit_test(a_small_message_begins_a_segment),
       cmocka_unit_test(messages_of_the_planned_size_elsewhere),
       cmocka_unit_test(launches_that_nobody_tells_of),
   };
