@@ -188,6 +188,8 @@ void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summa
     out->other += part->other;
     out->unseen += part->unseen;
     out->held_bytes = rp__add(out->held_bytes, part->held_bytes);
+    out->allocations_refused = rp__add(out->allocations_refused, part->allocations_refused);
+    if (part->refused_bytes > out->refused_bytes) out->refused_bytes = part->refused_bytes;
     out->undecided_bytes = rp__add(out->undecided_bytes, part->undecided_bytes);
     out->saved_bytes = rp__add(out->saved_bytes, part->saved_bytes);
     out->whole_saved_bytes = rp__add(out->whole_saved_bytes, part->whole_saved_bytes);
@@ -219,6 +221,8 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     out->rounding_peak_bytes = rp__add(out->rounding_peak_bytes, part->rounding_peak_bytes);
     out->minimum_bytes = rp__add(out->minimum_bytes, part->minimum_bytes);
     out->prevented = rp__add(out->prevented, part->prevented);
+    out->serious = rp__add(out->serious, part->serious);
+    out->misfits |= part->misfits;
     out->violations = rp__add(out->violations, part->violations);
     out->double_frees = rp__add(out->double_frees, part->double_frees);
     out->would_miss = rp__add(out->would_miss, part->would_miss);

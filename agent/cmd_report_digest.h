@@ -18,6 +18,7 @@
 struct rp__summary {
   size_t channels, just_in_time, unbounded, too_few, other;
   uint64_t held_bytes, saved_bytes, small_receives;
+  uint64_t allocations_refused, refused_bytes; /**< the device had no memory; the largest of the last ones */
   uint64_t whole_saved_bytes; /**< with each slot rounded up to what the device gives at a time */
   uint64_t piece_bytes;       /**< which is that, as measured; 0 = as assumed */
   uint64_t unreachable_bytes; /**< of buffers that would be pooled, but lie in allocations with other data */
@@ -37,6 +38,8 @@ struct rp__enforced {
   uint64_t rounding_peak_bytes; /**< held more than asked for by what is no receive buffer */
   int64_t saved_peak_bytes;     /**< after that; negative: sharing costs more than it saves */
   uint64_t prevented, violations, double_frees;
+  uint64_t serious;       /**< of what was prevented: uses that waiting alone would not have made safe */
+  bool misfits;           /**< a plan was given that has not the sizes or the order of the run */
   uint64_t would_miss;    /**< in observe mode: uses that enforcing would have noticed too late */
   uint64_t would_prevent; /**< in observe mode: uses that waiting alone would not have made safe */
 };

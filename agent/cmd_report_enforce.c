@@ -50,6 +50,14 @@ static uint64_t serious_in(const json_t *counts) {
   return sum;
 }
 
+static bool has_reason(const json_t *device, const char *word) {
+  size_t i;
+  json_t *reason;
+  json_array_foreach(json_object_get(device, "reasons"), i,
+                     reason) if (strcmp(rp__text_of(reason, "reason", ""), word) == 0) return true;
+  return false;
+}
+
 static void add_devices(const json_t *enforcement, bool shadow, struct rp__enforced *out) {
   size_t d;
   json_t *device;
@@ -58,9 +66,13 @@ static void add_devices(const json_t *enforcement, bool shadow, struct rp__enfor
     if (shadow) {
       out->would_prevent = rp__add(out->would_prevent, serious_in(json_object_get(conflicts, "prevented")));
       out->would_miss = rp__add(out->would_miss, serious_in(json_object_get(conflicts, "violated")));
-    } else if (has_shared(device)) {
-      out->sharing = 1;
+      continue;
     }
+    if (has_shared(device)) out->sharing = 1;
+    out->serious = rp__add(out->serious, serious_in(json_object_get(conflicts, "prevented")));
+    out->misfits |= json_is_true(json_object_get(device, "planned")) &&
+                    (has_reason(device, rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN)) ||
+                     has_reason(device, rp_pool_reason_name(RP_POOL_OTHER_CLASS)));
   }
 }
 
@@ -218,14 +230,6 @@ static const json_t *idle_of(const json_t *report, const json_t *device) {
     common = decision;
   }
   return json_is_object(common) ? common : idle;
-}
-
-static bool has_reason(const json_t *device, const char *word) {
-  size_t i;
-  json_t *reason;
-  json_array_foreach(json_object_get(device, "reasons"), i,
-                     reason) if (strcmp(rp__text_of(reason, "reason", ""), word) == 0) return true;
-  return false;
 }
 
 /* A plan shares from the first step, which takes no time to set up; but where calls could not be stopped,

@@ -45,8 +45,52 @@ static bool has_nothing_to_gain(const char *unshared) {
   return false;
 }
 
-static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__enforced *sum,
-                            char *out, size_t out_size) {
+/* A plan is of one job, which has to be named where there are several. */
+static void advise_plan(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
+  char choice[48] = "";
+  if (set->jobs_found > 1) snprintf(choice, sizeof choice, " --job %zu", rp_report_number(set, job));
+  snprintf(out, out_size,
+           "Make a plan with recvpool report%s --plan FILE DIR, and run with recvpool run --mode enforce "
+           "--plan FILE.",
+           choice);
+}
+
+/* What ended a job before it could be learned from: false if it was not for want of memory. */
+static bool after_refusals(const struct rp_read_set *set, size_t job, const struct rp__summary *summary,
+                           const struct rp__enforced *sum, char *out, size_t out_size) {
+  char bytes[32];
+  bool learned = sum->processes ? sum->sharing > 0 : summary->channels > 0 && !summary->too_few;
+  if (!summary->allocations_refused || learned || sum->violations || !has_ended(set, job)) return false;
+  snprintf(
+      out, out_size,
+      "The device had no memory for %s more. Make a plan of the job's schedule (recvpool plan --schedule) or "
+      "of a run with fewer microbatches: with it buffers share from the first step on.",
+      rp__format_bytes(summary->refused_bytes, bytes, sizeof bytes));
+  return true;
+}
+
+/* Memory is shared in all processes. */
+static void after_sharing(const struct rp__enforced *sum, char *out, size_t out_size) {
+  if (sum->untold)
+    snprintf(out, out_size,
+             "Nothing to gain: memory is shared already; what was unsafe the agent's own report tells, which "
+             "attach did not find.");
+  else if (sum->double_frees)
+    snprintf(out, out_size, "Memory is shared; look at the program, which frees addresses twice.");
+  else if (sum->misfits)
+    snprintf(
+        out, out_size,
+        "The plan does not fit this run (see the reasons above): make a new one, from a run of this job.");
+  else if (sum->serious)
+    snprintf(out, out_size,
+             "Memory is shared; look at what was prevented, since it may cost memory or hide a mistake.");
+  else
+    snprintf(out, out_size,
+             "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");
+}
+
+static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__summary *summary,
+                            const struct rp__enforced *sum, char *out, size_t out_size) {
   const char *violation = first_text(set, job, get_violation), *unshared = first_text(set, job, get_unshared);
   if (sum->violations)
     snprintf(
@@ -63,13 +107,10 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
     snprintf(out, out_size,
              "Run it without enforce: the buffers are too small for the pieces in which the device "
              "gives memory.");
-  else if (sum->sharing == sum->processes && sum->untold)
-    snprintf(out, out_size,
-             "Nothing to gain: memory is shared already; what was unsafe the agent's own report tells, which "
-             "attach did not find.");
   else if (sum->sharing == sum->processes)
-    snprintf(out, out_size,
-             "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");
+    after_sharing(sum, out, out_size);
+  else if (unshared && strncmp(unshared, "rounding:", 9) == 0 && !sum->sharing && summary->whole_saved_bytes)
+    advise_plan(set, job, out, out_size);
   else if (unshared && has_nothing_to_gain(unshared) && !sum->sharing)
     snprintf(out, out_size, "Nothing to gain from sharing (%.*s): run it without enforce.",
              (int)strcspn(unshared, ":"), unshared);
@@ -85,16 +126,6 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
     snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; %s.", sum->processes,
              sum->sharing,
              has_ended(set, job) ? "the job ended before the others could" : "let the job run on");
-}
-
-/* A plan is of one job, which has to be named where there are several. */
-static void advise_plan(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
-  char choice[48] = "";
-  if (set->jobs_found > 1) snprintf(choice, sizeof choice, " --job %zu", rp_report_number(set, job));
-  snprintf(out, out_size,
-           "Make a plan with recvpool report%s --plan FILE, and run with recvpool run --mode enforce --plan "
-           "FILE.",
-           choice);
 }
 
 static void after_observing(const struct rp_read_set *set, size_t job, const struct rp__summary *summary,
@@ -142,8 +173,9 @@ void rp_report_next_step(const struct rp_read_set *set, size_t job, char *out, s
   struct rp__enforced sum;
   rp__summary_sum(set, job, &summary);
   rp__enforced_sum(set, job, &sum);
+  if (after_refusals(set, job, &summary, &sum, out, out_size)) return;
   if (sum.processes)
-    after_enforcing(set, job, &sum, out, out_size);
+    after_enforcing(set, job, &summary, &sum, out, out_size);
   else
     after_observing(set, job, &summary, &sum, out, out_size);
 }

@@ -47,17 +47,19 @@ const char *rp__format_end(uint64_t steps_least, uint64_t steps_most, double fir
   return out;
 }
 
-static void note_ended(json_t *notes, const struct rp_read_set *set, size_t job) {
+/* Of those that the agent reported, or of those that attach did until it was told to stop. */
+static void note_ended(json_t *notes, const struct rp_read_set *set, size_t job, bool outside) {
   struct ends ends = {0};
   size_t first, last, count = 0;
   char text[512], until[160];
   rp__job_range(set, job, &first, &last);
   for (size_t i = first; i < last; i++)
-    if (set->reports[i].ended) take_end(&ends, set->reports[i].digest, count++ == 0);
+    if (set->reports[i].ended && set->reports[i].digest->summary.outside == outside)
+      take_end(&ends, set->reports[i].digest, count++ == 0);
   if (!count) return;
-  snprintf(text, sizeof text,
-           "ended without a final report, as by a signal: the last one is from %s; what it did later is not "
-           "known",
+  snprintf(text, sizeof text, "%s %s; what it did later is not known",
+           outside ? "observed from outside, the last time"
+                   : "ended without a final report, as by a signal: the last one is from",
            rp__format_end(ends.steps_least, ends.steps_most, ends.first_seconds, ends.last_seconds, until,
                           sizeof until));
   count_note(notes, text, (json_int_t)count);
@@ -105,7 +107,8 @@ json_t *rp_report_notes(const struct rp_read_set *set, size_t job) {
   json_t *notes = json_object(), *note;
   size_t first, end, k;
   rp__job_range(set, job, &first, &end);
-  note_ended(notes, set, job);
+  note_ended(notes, set, job, false);
+  note_ended(notes, set, job, true);
   note_plan_ranks(notes, set, job);
   for (size_t i = first; i < end; i++)
     json_array_foreach(set->reports[i].digest->notes, k, note) count_note(notes, json_string_value(note), 1);

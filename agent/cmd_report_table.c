@@ -104,8 +104,8 @@ static void conclude_saving(const struct rp__summary *summary, char *out, size_t
   rp__format_bytes(summary->whole_saved_bytes, saved, sizeof saved);
   rp__format_bytes(summary->piece_bytes ? summary->piece_bytes : USUAL_PIECE_BYTES, held, sizeof held);
   snprintf(out + used, out_size - used,
-           "; enforcing would save %s, since the device gives memory in pieces of %s%s.",
-           summary->whole_saved_bytes ? saved : "nothing", held,
+           "; enforcing would save %s%s, since the device gives memory in pieces of %s%s.",
+           summary->whole_saved_bytes ? "at most " : "", summary->whole_saved_bytes ? saved : "nothing", held,
            summary->piece_bytes ? "" : " (the usual size, not measured here)");
 }
 
@@ -122,8 +122,11 @@ uint64_t rp__small_receives(const json_t *report) {
 void rp__summary_of(const json_t *report, struct rp__summary *out) {
   size_t c, i;
   json_t *channel, *source;
+  const json_t *refused = json_object_get(report, "allocations_refused");
   *out = (struct rp__summary){.small_receives = rp__small_receives(report),
-                              .piece_bytes = measured_piece(report)};
+                              .piece_bytes = measured_piece(report),
+                              .allocations_refused = rp__count_of(refused, "count"),
+                              .refused_bytes = rp__count_of(refused, "last_bytes")};
   json_array_foreach(json_object_get(report, "evidence"), i, source) out->outside |=
       json_is_true(json_object_get(source, "active")) &&
       strcmp(rp__text_of(source, "name", ""), "uprobes") == 0;

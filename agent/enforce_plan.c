@@ -295,8 +295,9 @@ static rp_status choose_rank(const struct rp_config *config, int rank, int world
         ranks - 1);
   return say(
       line, RP_ERROR_NOT_FOUND,
-      "plan_rank_unknown: the plan is for a job of %zu ranks and this one has %d; set RECVPOOL_PLAN_RANK "
-      "to this process's rank in the plan, 0 to %zu",
+      "plan_rank_unknown: the plan is for a job of %zu ranks and this one has %d; make a plan for this one, "
+      "or, "
+      "where it holds several pipelines, set RECVPOOL_PLAN_RANK to this process's rank in the plan, 0 to %zu",
       job, world_size, ranks - 1);
 }
 

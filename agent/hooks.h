@@ -14,6 +14,9 @@
 void rp_hooks_scan(struct rp_interpose_result *result);
 /** Slots patched for names that begin with `prefix`, and slots left alone as they mean a second copy. Numbers
  * for a report: a scan on another thread may be changing them. */
+/** Allocations of the program that failed since the device had no memory, and how large the last of them was.
+ * Thread-safe. */
+void rp_hooks_refused(uint64_t *count, uint64_t *last_bytes);
 void rp_hooks_count(const char *prefix, unsigned *slots, unsigned *conflicts);
 /** Slots of the one function `name` in modules other than the one that defines it. */
 unsigned rp_hooks_callers(const char *name);

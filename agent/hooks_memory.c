@@ -20,6 +20,20 @@ static void tell(enum rp_event_kind kind, uint64_t address, uint64_t bytes, uint
   rp_cost_end(started);
 }
 
+static _Atomic uint64_t refused_count, refused_bytes;
+
+void rp_hooks_refused(uint64_t *count, uint64_t *last_bytes) {
+  *count = atomic_load_explicit(&refused_count, memory_order_relaxed);
+  *last_bytes = atomic_load_explicit(&refused_bytes, memory_order_relaxed);
+}
+
+/* What the program is told, in the end. */
+static void note_refusal(int result, uint64_t bytes) {
+  if (result != RP_ABI_OUT_OF_MEMORY) return;
+  atomic_fetch_add_explicit(&refused_count, 1, memory_order_relaxed);
+  atomic_store_explicit(&refused_bytes, bytes, memory_order_relaxed);
+}
+
 /* The driver has no memory for the call: is it worth making again? */
 static bool found_more(int result) {
   return result == RP_ABI_OUT_OF_MEMORY && rp_enforce_on() && rp_call_is_programs(RP_CALL_ALLOC) &&
@@ -39,6 +53,7 @@ static int again(int result, const char *name, void *function) {
     if (ours) rp_hook_look_for_modules();                                                                    \
     int result = real_##name arguments;                                                                      \
     if (found_more(result)) result = again(real_##name arguments, #name, (void *)real_##name);               \
+    if (ours) note_refusal(result, (size));                                                                  \
     if (ours && result == RP_ABI_SUCCESS && (out))                                                           \
       tell(RP_EVENT_ALLOC, (uint64_t)(uintptr_t) * (void **)(out), (size), 0, (api));                        \
     rp_call_end(RP_CALL_ALLOC);                                                                              \
@@ -107,6 +122,7 @@ static bool from_pool(uint64_t *out, size_t bytes, bool tells, void *runtime) {
       if (ours) rp_hook_look_for_modules();                                                                  \
       result = real_##name(out, bytes);                                                                      \
       if (found_more(result)) result = again(real_##name(out, bytes), #name, (void *)real_##name);           \
+      if (ours) note_refusal(result, bytes);                                                                 \
       if (ours && result == RP_ABI_SUCCESS && out)                                                           \
         tell(RP_EVENT_ALLOC, (uint64_t)(uintptr_t)*out, bytes, 0, RP_ALLOC_MALLOC);                          \
     }                                                                                                        \

@@ -123,6 +123,9 @@ struct rp_report {
   const struct rp_enforce_report *enforce; /**< NULL: not known */
   struct rp_switched_off switched_off;
   struct rp_agent_cost cost;
+  bool refusals_seen;            /**< the next two are known */
+  uint64_t allocations_refused;  /**< that the device had no memory for */
+  uint64_t refused_bytes;        /**< the last of them */
   uint64_t written_monotonic_ns; /**< what it tells was read after that */
   double written_unix_seconds;
   const char *const *warnings; /**< everything worth telling a reader, each one line */

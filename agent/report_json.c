@@ -208,6 +208,14 @@ static json_t *events_json(const struct rp_report *report, bool *failed) {
   return emit.object;
 }
 
+static json_t *refused_json(const struct rp_report *report, bool *failed) {
+  if (!report->refusals_seen) return json_null();
+  struct rp__emit emit = rp__emit_begin(failed);
+  rp__put_u64(&emit, "count", report->allocations_refused);
+  rp__put_u64(&emit, "last_bytes", report->refused_bytes);
+  return emit.object;
+}
+
 static json_t *cost_json(const struct rp_report *report, bool *failed) {
   struct rp__emit emit = rp__emit_begin(failed);
   rp__put_u64(&emit, "agent_bytes", report->cost.agent_bytes);
@@ -276,6 +284,7 @@ json_t *rp_report_to_json(const struct rp_report *report) {
   rp__put(&emit, "totals", totals_json(&report->snapshot, &failed));
   rp__put(&emit, "events", events_json(report, &failed));
   rp__put(&emit, "agent_cost", cost_json(report, &failed));
+  rp__put(&emit, "allocations_refused", refused_json(report, &failed));
   rp__put(&emit, "warnings", warnings_json(report, &failed));
   if (!failed) return emit.object;
   json_decref(emit.object);

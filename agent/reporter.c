@@ -96,6 +96,8 @@ static rp_status fill_report(const char *state) {
   memset(&report, 0, sizeof report);
   report.written_monotonic_ns = rp_now_ns(); /* nothing in it is older */
   report.written_unix_seconds = wall_clock();
+  report.refusals_seen = true;
+  rp_hooks_refused(&report.allocations_refused, &report.refused_bytes);
   rp_status status = rp_agent_collect(&report.snapshot, &report.cost, comms, COMMS_REPORTED, &comm_count);
   if (status != RP_OK) return status;
   report.mode = rp_mode_name(config.mode);

@@ -36,8 +36,8 @@ static const struct {
         {"first_touch", "Allocations of a planned size that something other than a receive used first are no "
                         "receive buffers: they have memory of their own, as they should."},
     [RP_POOL_OTHER_CLASS] =
-        {"other_class", "A receive belongs to no planned class of its size, or to more than one; name the "
-                        "classes in the plan."},
+        {"other_class", "A receive belongs to no planned class of its size, or to more than one; make the "
+                        "plan from a run of this job."},
     [RP_POOL_CONFLICT] =
         {"conflict", "The guard gave a buffer memory of its own to keep reuse safe; the conflicts say why."},
     [RP_POOL_GRAPH_CAPTURED] = {"graph_captured",

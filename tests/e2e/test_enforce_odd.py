@@ -149,6 +149,13 @@ class NothingSharedTest(enforcing.EnforcingCase):
         self.check_same(run, arguments)
         self.assertEqual([device["idle"]["reason"] for device in run.devices().values()], ["just_in_time"] * 2)
 
+    def test_a_device_that_is_too_small(self):
+        for mode in ("observe", "enforce"):
+            with self.subTest(mode):
+                self.train(self.SHAPE, ["--mode", mode], expect=1, RPSIM_DEVICE_BYTES=str(8 * enforcing.MIB))
+                said = support.run([RECVPOOL, "report", self.reports_dir]).stdout
+                self.assertIn("   The device had no memory for 2.0 MiB more. Make a plan of the job's schedule", said)
+
     def test_no_device_memory_to_try_with(self):
         plan = self.plan("--schedule", "1f1b", "--stages", 2, "--microbatches", 6, "--slack", 0, "--buffer-bytes",
                          2 * enforcing.MIB)

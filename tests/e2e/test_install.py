@@ -30,6 +30,9 @@ class InstallTest(support.TestCase):
             self.assertTrue(os.path.exists(os.path.join(self.prefix, name)), name)
         self.assertFalse(glob.glob(os.path.join(self.prefix, "lib*", "**", "libcuda*"), recursive=True))
 
+    def test_no_test_program_is_installed(self):
+        self.assertEqual(sorted(os.listdir(self.prefix)), ["bin", "include", "lib", "share"])
+
     def test_a_moved_install_works(self):
         moved = os.path.join(self.folder, "moved")
         shutil.move(self.prefix, moved)

@@ -37,7 +37,7 @@ class ReportCommandTest(support.TestCase):
             def measured(report):
                 report["enforcement"] = {"mode": "enforce", "devices": [{"memory": {"granularity_bytes": 3 << 19}}]}
             self.change(os.path.join(self.reports_dir, path), measured)
-        self.assertIn("enforcing would save 6.0 MiB, since the device gives memory in pieces of 1.5 MiB.",
+        self.assertIn("enforcing would save at most 6.0 MiB, since the device gives memory in pieces of 1.5 MiB.",
                       self.report(self.reports_dir).stdout)
 
     def test_conclusions(self):
@@ -401,6 +401,34 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("=> pooling would save 4.0 MiB", result.stdout)
         self.assertNotIn("physical", result.stdout)
         self.assertIsNone(json.loads(self.report("--json", self.reports_dir).stdout)["totals"]["enforcement"])
+
+    def test_what_follows_where_memory_is_shared(self):
+        self.sample("enforced", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+
+        def set_(prevented=None, double_frees=0, reasons=(), planned=True):
+            def change(report):
+                enforcement = report["enforcement"]
+                device = enforcement["devices"][0]
+                enforcement["totals"]["double_frees"] = double_frees
+                device["conflicts"]["prevented"] = {kind: 0 for kind in device["conflicts"]["prevented"]} | (prevented or {})
+                device.update(planned=planned, reasons=[{"reason": word, "count": 1, "text": "Because."} for word in reasons])
+            self.change(path, change)
+            return self.report(self.reports_dir).stdout
+
+        self.assertIn("   Nothing to do: memory is shared", set_(prevented={"unordered_reuse": 5}, reasons=["first_touch"]))
+        self.assertIn("   Memory is shared; look at what was prevented", set_(prevented={"early_reuse": 1}))
+        self.assertIn("   The plan does not fit this run (see the reasons above)", set_(reasons=["size_never_seen"]))
+        self.assertIn("   Nothing to do: memory is shared", set_(reasons=["size_never_seen"], planned=False))
+        self.assertIn("   Memory is shared; look at the program, which frees addresses twice.", set_(double_frees=2, reasons=["other_class"]))
+
+    def test_the_device_was_full(self):
+        self.sample("empty", "0")
+        path = glob.glob(self.reports_dir + "/*.json")[0]
+        self.change(path, lambda report: report.update(allocations_refused={"count": 2, "last_bytes": 5 << 20}, state="finished"))
+        self.assertIn("   The device had no memory for 5.0 MiB more. Make a plan of the job's schedule", self.report(path).stdout)
+        self.change(path, lambda report: report.update(allocations_refused=None))
+        self.assertNotIn("no memory for", self.report(path).stdout)
 
     def test_reasons_for_memory_of_their_own(self):
         self.sample("enforced", "0")

@@ -77,12 +77,12 @@ class AdviceTest(JobsCase):
     def test_a_plan_of_which_job(self):
         self.put_job(1)
         self.change_reports(self.large)
-        self.assertEqual(self.next_steps(), ["Make a plan with recvpool report --plan FILE, and run with recvpool run --mode enforce "
+        self.assertEqual(self.next_steps(), ["Make a plan with recvpool report --plan FILE DIR, and run with recvpool run --mode enforce "
                                              "--plan FILE."])
         self.put_job(2)
         self.change_reports(self.large)
-        wanted = ["Make a plan with recvpool report --job 1 --plan FILE, and run with recvpool run --mode enforce --plan FILE.",
-                  "Make a plan with recvpool report --job 2 --plan FILE, and run with recvpool run --mode enforce --plan FILE."]
+        wanted = ["Make a plan with recvpool report --job 1 --plan FILE DIR, and run with recvpool run --mode enforce --plan FILE.",
+                  "Make a plan with recvpool report --job 2 --plan FILE DIR, and run with recvpool run --mode enforce --plan FILE."]
         self.assertEqual(self.next_steps(), wanted)
         self.assertEqual(self.next_steps("--job", "2"), wanted[1:])
 
