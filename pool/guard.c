@@ -10,7 +10,7 @@
 #define GIVE_BACK_ATTEMPTS 3
 /* The first step has nothing to be compared with. */
 #define LEAST_WATCH_STEPS 2
-#define ROUNDING_DIVISOR 8
+#define ROUNDING_DIVISOR 64
 
 /* ---- create and destroy ---- */
 

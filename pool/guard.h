@@ -81,7 +81,7 @@ struct rp_guard_options {
   uint64_t least_bytes;  /**< auto: smaller allocations are left to the driver [granularity / 2] */
   uint64_t only_bytes;   /**< auto: only allocations that round to the mapped size of this; 0 = all */
   /** Auto without only_bytes: an allocation that rounding to the granularity would make larger by more than
-   * its size over this is left to the driver [8]. Most such are no receive buffers, and gain nothing for it.
+   * its size over this is left to the driver [64]. Most such are no receive buffers, and gain nothing for it.
    */
   uint32_t rounding_divisor;
   enum rp_pool_policy on_violation;
@@ -356,7 +356,7 @@ struct rp_guard_report {
   uint64_t pending_dropped;
   uint64_t evidence_merged;  /**< accesses whose functions did not fit a buffer's list, and count together */
   uint64_t unowned_receives; /**< into memory that is not the guard's */
-  uint64_t rounding_peak_bytes; /**< by which sizes of what is no receive buffer were rounded up: the most at
+  uint64_t rounding_peak_bytes; /**< by which sizes of what is in no class were rounded up: the most at
                                    an end of a step or now */
   uint64_t boundary_failures;   /**< boundaries at which the backend refused something */
   bool plan_departed;           /**< the run does not do what the plan lists */

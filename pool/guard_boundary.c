@@ -47,8 +47,8 @@ static void judge_step(struct rp_guard *guard) {
 }
 
 void rp__guard_step_end(struct rp_guard *guard) {
-  uint64_t pattern = step_pattern(guard), rounding_bytes = rp__guard_rounding_bytes(guard);
-  if (rounding_bytes > guard->rounding_peak_bytes) guard->rounding_peak_bytes = rounding_bytes;
+  uint64_t pattern = step_pattern(guard);
+  rp__guard_note_rounding(guard);
   judge_step(guard);
   guard->stable = pattern && pattern == guard->pattern ? guard->stable + 1 : 1;
   guard->pattern = pattern;

@@ -226,7 +226,8 @@ struct rp_guard {
   uint64_t activated_step, activated_ns, activation_duration_ns, activations, postponements;
   uint64_t receives_waited, waits_timed, wait_ns, double_frees, freed_forgotten, pending_dropped,
       evidence_merged;
-  uint64_t rounded_buffers, rounding_peak_bytes; /**< in use, of a rounded size; at ends of steps */
+  uint64_t rounded_buffers;                            /**< in use, of a rounded size */
+  uint64_t rounding_peak_bytes, rounding_before_bytes; /**< at ends of steps */
   uint64_t partial_receives, unowned_receives, rounding_receives, boundary_failures, concealed;
   uint64_t elsewhere_receives; /**< of a size that the guard looks after, in memory that it does not */
   uint32_t slack_found;
@@ -301,8 +302,10 @@ bool rp__guard_sizes_declined(const struct rp_guard *guard);
 bool rp__guard_is_declined(const struct rp_guard *guard, uint64_t bytes);
 /** One allocation of that size more or less. */
 void rp__guard_size_used(struct rp_guard *guard, uint64_t bytes, int by);
-/** Bytes that rounding adds, at present, to allocations that have memory and no receive went to. */
+/** Bytes that rounding adds, at present, to allocations that have memory and belong to no class. */
 uint64_t rp__guard_rounding_bytes(const struct rp_guard *guard);
+/** Keeps the most of it; apart from that before auto mode has decided what belongs to classes. */
+void rp__guard_note_rounding(struct rp_guard *guard);
 /** Whether rounding an allocation of that size to the granularity takes more than is worth a chance. */
 bool rp__guard_rounds_much(const struct rp_guard *guard, uint64_t bytes);
 /** Could messages have it, whether or not buffers of it are taken? */

@@ -190,9 +190,10 @@ static void copy_counters(const struct rp_guard *guard, struct rp_guard_report *
   out->pending_dropped = guard->pending_dropped;
   out->evidence_merged = guard->evidence_merged;
   out->unowned_receives = guard->unowned_receives;
+  uint64_t rounding_most =
+      guard->plan.given || guard->activations ? guard->rounding_peak_bytes : guard->rounding_before_bytes;
   out->rounding_peak_bytes = rp__guard_rounding_bytes(guard);
-  if (guard->rounding_peak_bytes > out->rounding_peak_bytes)
-    out->rounding_peak_bytes = guard->rounding_peak_bytes;
+  if (rounding_most > out->rounding_peak_bytes) out->rounding_peak_bytes = rounding_most;
   out->boundary_failures = guard->boundary_failures;
   out->plan_departed = guard->any_departed;
   out->concealed = guard->concealed;

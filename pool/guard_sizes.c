@@ -100,14 +100,22 @@ void rp__guard_size_used(struct rp_guard *guard, uint64_t bytes, int by) {
   if (rounding_bytes(guard, bytes)) guard->rounded_buffers += (uint64_t)(int64_t)by;
 }
 
+void rp__guard_note_rounding(struct rp_guard *guard) {
+  uint64_t bytes = rp__guard_rounding_bytes(guard);
+  uint64_t *peak =
+      guard->plan.given || guard->activations ? &guard->rounding_peak_bytes : &guard->rounding_before_bytes;
+  if (bytes > *peak) *peak = bytes;
+}
+
 uint64_t rp__guard_rounding_bytes(const struct rp_guard *guard) {
   uint64_t sum = 0;
   if (!guard->rounded_buffers || guard->options.shadow) return 0;
   for (uint32_t id = 0; id < guard->buffer_count; id++) {
     const struct rp__guard_buffer *buffer = &guard->buffers[id];
-    if (!buffer->in_use || buffer->receives) continue;
+    if (!buffer->in_use) continue;
     struct rp_pool_buffer_info info = rp__guard_info(guard, id);
-    if (info.binding != RP_POOL_UNBOUND) sum += info.mapped_bytes - buffer->bytes;
+    if (info.binding != RP_POOL_UNBOUND && info.class_id == RP_POOL_NONE)
+      sum += info.mapped_bytes - buffer->bytes;
   }
   return sum;
 }

@@ -113,8 +113,11 @@ rp_status rp__memory_press(struct rp_pool *pool, uint32_t class_id, uint64_t byt
 }
 
 rp_status rp__memory_create(struct rp_pool *pool, uint32_t class_id, uint64_t bytes, uint32_t *memory) {
-  rp_status status = rp__memory_press(pool, class_id, bytes, memory);
-  uint32_t kept = status ? rp__headroom_use(pool, bytes) : RP_POOL_NONE;
+  const struct rp_pool_account *account = &pool->info.account;
+  bool full = account->physical_bytes + bytes > account->one_to_one_bytes; /* no more than without sharing */
+  uint32_t kept = full ? rp__headroom_use(pool, bytes) : RP_POOL_NONE;
+  rp_status status = kept == RP_POOL_NONE ? rp__memory_press(pool, class_id, bytes, memory) : RP_OK;
+  if (status) kept = rp__headroom_use(pool, bytes);
   if (kept == RP_POOL_NONE) return status;
   rp__memory_assign(pool, kept, class_id, RP_POOL_NONE);
   *memory = kept;

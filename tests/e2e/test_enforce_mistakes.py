@@ -40,7 +40,7 @@ WAYS = [["--own-stream"], ["--driver-api", "--backward-thread"]]
 
 
 def size_of(mistake):
-    return 2 * MIB - (MIB >> 3 if mistake == "oversize" else 0)  # the longer one has to fit into what is really there
+    return 2 * MIB - (MIB >> 7 if mistake == "oversize" else 0)  # the longer one has to fit into what is really there
 
 
 class MistakesCase(enforcing.EnforcingCase):

@@ -8,7 +8,7 @@
 #include "host_backend.h"
 #include "pool/guard.h"
 
-#define BYTES 8000u /* of one receive */
+#define BYTES 8128u /* of one receive */
 #define MAPPED 8192u
 #define MOST 64
 #define CONTEXT 7u

@@ -20,10 +20,10 @@ static void which_allocations_are_wanted(void **state) {
   } cases[] = {{{0}, 0, false},
                {{0}, HOST_GRANULARITY, true},
                {{0}, HOST_GRANULARITY / 2, false}, /* rounding doubles it */
-               {{0}, HOST_GRANULARITY - HOST_GRANULARITY / 9, true},
-               {{0}, HOST_GRANULARITY - HOST_GRANULARITY / 9 - 1, false},
+               {{0}, HOST_GRANULARITY - HOST_GRANULARITY / 65, true},
+               {{0}, HOST_GRANULARITY - HOST_GRANULARITY / 65 - 1, false},
                {{0}, 2 * HOST_GRANULARITY + 1, false},
-               {{0}, 8 * HOST_GRANULARITY + 1, true},
+               {{0}, 64 * HOST_GRANULARITY + 1, true},
                {{0}, 8 * HOST_GRANULARITY - 1, true},
                {{.rounding_divisor = 1}, HOST_GRANULARITY / 2, true},
                {{.shadow = true}, HOST_GRANULARITY / 2, true},
