@@ -219,6 +219,7 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     out->one_to_one_peak_bytes = rp__add(out->one_to_one_peak_bytes, part->one_to_one_peak_bytes);
     out->saved_peak_bytes = rp__add_signed(out->saved_peak_bytes, part->saved_peak_bytes);
     out->rounding_peak_bytes = rp__add(out->rounding_peak_bytes, part->rounding_peak_bytes);
+    out->headroom_peak_bytes = rp__add(out->headroom_peak_bytes, part->headroom_peak_bytes);
     out->minimum_bytes = rp__add(out->minimum_bytes, part->minimum_bytes);
     out->prevented = rp__add(out->prevented, part->prevented);
     out->serious = rp__add(out->serious, part->serious);

@@ -36,7 +36,8 @@ struct rp__enforced {
   size_t switched_off; /**< of these, told to stop sharing, or never to begin */
   uint64_t physical_peak_bytes, one_to_one_peak_bytes, minimum_bytes;
   uint64_t rounding_peak_bytes; /**< held more than asked for by what is no receive buffer */
-  int64_t saved_peak_bytes;     /**< after that; negative: sharing costs more than it saves */
+  uint64_t headroom_peak_bytes; /**< kept back */
+  int64_t saved_peak_bytes;     /**< after both; negative: sharing costs more than it saves */
   uint64_t prevented, violations, double_frees;
   uint64_t serious;       /**< of what was prevented: uses that waiting alone would not have made safe */
   bool misfits;           /**< a plan was given that has not the sizes or the order of the run */

@@ -100,6 +100,7 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
       {"physical_peak_bytes", &out->physical_peak_bytes},
       {"one_to_one_peak_bytes", &out->one_to_one_peak_bytes},
       {"rounding_peak_bytes", &out->rounding_peak_bytes},
+      {"headroom_peak_bytes", &out->headroom_peak_bytes},
       {"minimum_bytes", &out->minimum_bytes},
       {"prevented", &out->prevented},
       {"violations", &out->violations},
@@ -116,7 +117,8 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
     *sums[k].sum = rp__count_of(totals, sums[k].key);
   out->one_to_one_peak_bytes = stock_of(totals);
-  out->saved_peak_bytes = rp__add_signed(saved_of(totals), -(int64_t)out->rounding_peak_bytes);
+  out->saved_peak_bytes =
+      rp__add_signed(saved_of(totals), -(int64_t)rp__add(out->rounding_peak_bytes, out->headroom_peak_bytes));
 }
 
 /* ---- what is shared ---- */
@@ -155,13 +157,14 @@ static bool has_buffers(const json_t *class) {
   return rp__count_of(class, "one_to_one_peak_bytes") > 0;
 }
 
-/* Of other allocations that have the size of receive buffers. */
-static void print_rounding(FILE *out, const char *rank, const char *process, const json_t *device) {
+/* What the device holds besides: rounding of buffers in no class, memory kept back. */
+static void print_besides(FILE *out, const char *rank, const char *process, const json_t *device,
+                          const char *key, const char *word) {
   char ordinal[24], physical[32], saved[32];
-  uint64_t bytes = rp__count_of(device, "rounding_peak_bytes");
+  uint64_t bytes = rp__count_of(device, key);
   if (!bytes) return;
-  fprintf(out, COLUMNS, rank, process, rp__format_integer(device, "device", ordinal, sizeof ordinal),
-          "(rounding)", "-", "-", "-", "-", "-", "-", "-", rp__format_bytes(bytes, physical, sizeof physical),
+  fprintf(out, COLUMNS, rank, process, rp__format_integer(device, "device", ordinal, sizeof ordinal), word,
+          "-", "-", "-", "-", "-", "-", "-", rp__format_bytes(bytes, physical, sizeof physical),
           rp__format_signed_bytes(-(int64_t)bytes, saved, sizeof saved), "-");
 }
 
@@ -178,7 +181,8 @@ void rp__print_shared(const json_t *report, FILE *out) {
       if (c >= MOST_CLASSES) break;
       if (has_buffers(class)) print_class(out, rank, process, device, class);
     }
-    print_rounding(out, rank, process, device);
+    print_besides(out, rank, process, device, "rounding_peak_bytes", "(rounding)");
+    print_besides(out, rank, process, device, "headroom_peak_bytes", "(headroom)");
   }
 }
 
@@ -186,8 +190,9 @@ static void print_sums(FILE *out, const struct rp__enforced *sum) {
   char stock[32], physical[32], saved[32], ratio[32];
   fprintf(out, COLUMNS, "total", "", "", "", "", "", "", "", "", "",
           rp__format_bytes(sum->one_to_one_peak_bytes, stock, sizeof stock),
-          rp__format_bytes(rp__add(sum->physical_peak_bytes, sum->rounding_peak_bytes), physical,
-                           sizeof physical),
+          rp__format_bytes(
+              rp__add(rp__add(sum->physical_peak_bytes, sum->rounding_peak_bytes), sum->headroom_peak_bytes),
+              physical, sizeof physical),
           rp__format_signed_bytes(sum->saved_peak_bytes, saved, sizeof saved),
           format_ratio(sum->physical_peak_bytes, sum->minimum_bytes, ratio, sizeof ratio));
 }

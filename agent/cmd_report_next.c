@@ -81,6 +81,8 @@ static void after_sharing(const struct rp__enforced *sum, char *out, size_t out_
     snprintf(
         out, out_size,
         "The plan does not fit this run (see the reasons above): make a new one, from a run of this job.");
+  else if (sum->serious && sum->saved_peak_bytes == 0)
+    snprintf(out, out_size, "Memory was shared for a while only; look at what was prevented.");
   else if (sum->serious)
     snprintf(out, out_size,
              "Memory is shared; look at what was prevented, since it may cost memory or hide a mistake.");
@@ -105,8 +107,10 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
              sum->switched_off, sum->processes);
   else if (sum->saved_peak_bytes < 0)
     snprintf(out, out_size,
-             "Run it without enforce: the buffers are too small for the pieces in which the device "
-             "gives memory.");
+             "Run it without enforce%s: rounding sizes up to the pieces in which the device gives memory "
+             "takes more "
+             "than sharing gives.",
+             sum->headroom_peak_bytes ? ", or with less --headroom" : "");
   else if (sum->sharing == sum->processes)
     after_sharing(sum, out, out_size);
   else if (unshared && strncmp(unshared, "rounding:", 9) == 0 && !sum->sharing && summary->whole_saved_bytes)
@@ -122,6 +126,10 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
   else if (unshared)
     snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; look at %s",
              sum->processes, sum->sharing, unshared);
+  else if (sum->serious)
+    snprintf(out, out_size,
+             "Sharing was asked for in %zu processes and lasted in %zu; look at what was prevented.",
+             sum->processes, sum->sharing);
   else
     snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; %s.", sum->processes,
              sum->sharing,

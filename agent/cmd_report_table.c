@@ -157,10 +157,10 @@ static bool conclude_enforced(const struct rp_read_set *set, size_t job, char *o
     snprintf(out, out_size, "sharing saved %s of the %s that receive buffers would hold%s.",
              rp__format_bytes((uint64_t)sum.saved_peak_bytes, saved, sizeof saved), stock, violations);
   else
-    snprintf(
-        out, out_size,
-        "enforcing holds %s more than the %s that receive buffers would hold, since sizes are rounded up%s.",
-        rp__format_bytes(-(uint64_t)sum.saved_peak_bytes, saved, sizeof saved), stock, violations);
+    snprintf(out, out_size,
+             "enforcing holds %s more than the job would without it, since sizes are rounded up%s%s.",
+             rp__format_bytes(-(uint64_t)sum.saved_peak_bytes, saved, sizeof saved),
+             sum.headroom_peak_bytes ? " and memory is kept back" : "", violations);
   return true;
 }
 

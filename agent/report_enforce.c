@@ -297,6 +297,7 @@ static void put_pool(struct rp__emit *emit, const struct rp_pool_info *pool, boo
   rp__put_u64(emit, "reopened", pool->reopened);
   rp__put_u64(emit, "lent", pool->lent);
   rp__put_u64(emit, "headroom_bytes", pool->headroom_bytes);
+  rp__put_u64(emit, "headroom_peak_bytes", pool->headroom_peak_bytes);
   rp__put_u64(emit, "headroom_used", pool->headroom_used);
   rp__put_u64(emit, "waits_inserted", pool->waits_inserted);
   rp__put_u64(emit, "activations", pool->activations);
@@ -359,7 +360,7 @@ static void add_account(struct rp_pool_account *sum, const struct rp_pool_accoun
 /* Over the classes only: what else lives in the pool (weights of a receive buffer's size) saves nothing. */
 static json_t *totals_json(const struct rp_enforce_report *enforce, bool *failed) {
   struct rp_pool_account sum = {0};
-  uint64_t minimum = 0, rounding = 0, prevented = 0, violated = 0, freed_twice = 0;
+  uint64_t minimum = 0, rounding = 0, headroom = 0, prevented = 0, violated = 0, freed_twice = 0;
   for (size_t d = 0; d < enforce->device_count; d++) {
     const struct rp_guard_report *guard = &enforce->devices[d].guard;
     for (size_t i = 0; i < guard->class_count; i++) {
@@ -370,11 +371,13 @@ static json_t *totals_json(const struct rp_enforce_report *enforce, bool *failed
     violated += sum_conflicts(guard->pool.violated);
     freed_twice += guard->double_frees;
     rounding += guard->rounding_peak_bytes;
+    headroom += guard->pool.headroom_peak_bytes;
   }
   struct rp__emit emit = rp__emit_begin(failed);
   put_account(&emit, &sum, !enforce->shadow);
   rp__put_u64(&emit, "minimum_bytes", minimum);
   put_rounding(&emit, rounding, !enforce->shadow);
+  rp__put_u64(&emit, "headroom_peak_bytes", headroom);
   rp__put_u64(&emit, "prevented", prevented);
   rp__put_u64(&emit, "violations", violated);
   rp__put_u64(&emit, "double_frees", freed_twice);

@@ -261,9 +261,10 @@ struct rp_pool_info {
   uint64_t last_bindings_dropped;         /**< slots of freed buffers that are no longer known */
   bool frozen, fallback_pending, pins_pending, cleanup_pending;
   uint64_t headroom_bytes; /**< kept back now; held, and so among the physical bytes */
-  uint64_t headroom_used;  /**< times a buffer was given of it */
-  bool unstoppable;        /**< rp_pool_unstoppable was called */
-  bool memory_short;       /**< and since then there was not enough for all */
+  uint64_t headroom_peak_bytes;
+  uint64_t headroom_used; /**< times a buffer was given of it */
+  bool unstoppable;       /**< rp_pool_unstoppable was called */
+  bool memory_short;      /**< and since then there was not enough for all */
   uint64_t backend_calls, backend_failures;
 };
 

@@ -48,6 +48,8 @@ static bool headroom_add(struct rp_pool *pool, struct rp__headroom *room, uint32
   }
   room->memory[room->count++] = memory;
   pool->info.headroom_bytes += room->bytes;
+  if (pool->info.headroom_bytes > pool->info.headroom_peak_bytes)
+    pool->info.headroom_peak_bytes = pool->info.headroom_bytes;
   return true;
 }
 

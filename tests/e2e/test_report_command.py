@@ -170,8 +170,8 @@ class ReportCommandTest(support.TestCase):
         result = self.report(path)
         self.assertIn(["4.0", "MiB", "6.0", "MiB", "-2.0", "MiB", "1.50"], [line.split()[-7:] for line in result.stdout.splitlines()])
         self.assertIn(["total", "4.0", "MiB", "6.0", "MiB", "-2.0", "MiB"], [line.split()[:7] for line in result.stdout.splitlines()])
-        self.assertIn("=> enforcing holds 2.0 MiB more than the 4.0 MiB that receive buffers would hold, since sizes are rounded up.\n"
-                      "   Run it without enforce: the buffers are too small for the pieces", result.stdout)
+        self.assertIn("=> enforcing holds 2.0 MiB more than the job would without it, since sizes are rounded up.\n"
+                      "   Run it without enforce: rounding sizes up to the pieces", result.stdout)
 
     def test_costs_of_one_process_are_taken_off_what_another_saves(self):
         self.sample("enforced", "0", "1")
@@ -193,8 +193,20 @@ class ReportCommandTest(support.TestCase):
         self.assertEqual([document["totals"]["enforcement"][key] for key in ("saved_peak_bytes", "rounding_peak_bytes")],
                          [mib, 3 * mib])
 
-        def more(report):
+        def kept_back(report):
             change(report)
+            for account in (report["enforcement"]["totals"], report["enforcement"]["devices"][0]):
+                account.update(headroom_peak_bytes=2 * mib)
+        self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), kept_back)
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("0 node/one:1000 0 (headroom) - - - - - - - 2.0 MiB -2.0 MiB -".split(), [line.split() for line in text.splitlines()])
+        self.assertIn("=> enforcing holds 1.0 MiB more than the job would without it, since sizes are rounded up and memory is kept back.\n"
+                      "   Run it without enforce, or with less --headroom: ", text)
+
+        def more(report):
+            kept_back(report)
+            for account in (report["enforcement"]["totals"], report["enforcement"]["devices"][0]):
+                account.update(headroom_peak_bytes=0)
             for account in (report["enforcement"]["totals"], report["enforcement"]["devices"][0]):
                 account.update(rounding_peak_bytes=4 * mib)
         self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), more)
@@ -325,7 +337,14 @@ class ReportCommandTest(support.TestCase):
         self.change(path, lambda report: report["enforcement"]["devices"][0].update(idle=freed))
         text = self.report(self.reports_dir).stdout
         self.assertNotIn("look at freed", text)
-        self.assertIn("happens in 1; the job ended before the others could.", text)
+        self.assertIn("lasted in 1; look at what was prevented.", text)
+
+        def quiet(report):
+            prevented = report["enforcement"]["devices"][0]["conflicts"]["prevented"]
+            prevented.update({kind: 0 for kind in prevented})
+        for each in glob.glob(self.reports_dir + "/*.json"):
+            self.change(each, quiet)
+        self.assertIn("happens in 1; the job ended before the others could.", self.report(self.reports_dir).stdout)
         self.change(path, lambda report: report.update(state="running"))
         self.assertIn("happens in 1; let the job run on.", self.report(self.reports_dir).stdout)
 

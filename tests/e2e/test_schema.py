@@ -40,7 +40,7 @@ VERSIONS = {
     "overview": ("1.3", "f14fe7e77cd83676"),
     "plan": ("1.2", "be1418f0d698afc6"),
     "processes": ("1.1", "8d8b0dda815260bc"),
-    "report": ("1.3", "a9364ac951b0bcab"),
+    "report": ("1.3", "dab0775b42595c36"),
 }
 
 
