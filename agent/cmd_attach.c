@@ -364,7 +364,8 @@ static int print(const struct rp_observer *observer, const struct rp_attach_argu
   else if (set->count)
     rp_report_print(set, stdout);
   else if (!nobody)
-    puts("no process that was observed posted a receive or a send");
+    printf("no process that was observed posted a receive or a send%s\n",
+           a->observer.name ? "; processes that it starts under other names are observed by --pid only" : "");
   return status;
 }
 

@@ -100,6 +100,30 @@ static void note_plan_ranks(json_t *notes, const struct rp_read_set *set, size_t
   json_decref(owners);
 }
 
+/* ---- runs that nothing tells apart ---- */
+
+/* A rank that two processes have, with no communicator known of either, is that of two runs: what they hold
+ * was not held at once. */
+static void note_equal_ranks(json_t *notes, const struct rp_read_set *set, size_t job) {
+  size_t first, end, equal = 0;
+  rp__job_range(set, job, &first, &end);
+  json_t *ranks = json_object();
+  for (size_t i = first; i < end; i++) {
+    const struct rp_read_digest *digest = set->reports[i].digest;
+    char key[24];
+    if (digest->rank == INT64_MAX || json_array_size(digest->communicators)) continue;
+    snprintf(key, sizeof key, "%lld", (long long)digest->rank);
+    equal += json_object_get(ranks, key) != NULL;
+    json_object_set_new(ranks, key, json_true());
+  }
+  json_decref(ranks);
+  if (equal)
+    count_note(
+        notes,
+        "has a rank that another process has: these are probably several runs, and their bytes do not add up",
+        (json_int_t)equal);
+}
+
 /* ---- all of them ---- */
 
 /* Lines that many processes say are said once. */
@@ -110,6 +134,7 @@ json_t *rp_report_notes(const struct rp_read_set *set, size_t job) {
   note_ended(notes, set, job, false);
   note_ended(notes, set, job, true);
   note_plan_ranks(notes, set, job);
+  note_equal_ranks(notes, set, job);
   for (size_t i = first; i < end; i++)
     json_array_foreach(set->reports[i].digest->notes, k, note) count_note(notes, json_string_value(note), 1);
   return notes;

@@ -136,6 +136,7 @@ void rp__summary_of(const json_t *report, struct rp__summary *out) {
     uint64_t whole = whole_saving(json_object_get(report, "channels"), c, piece_bytes);
     out->whole_saved_bytes = rp__add(out->whole_saved_bytes, whole);
   }
+  if (out->whole_saved_bytes > out->saved_bytes) out->whole_saved_bytes = out->saved_bytes;
 }
 
 /* What is measured comes before what is computed; false where nothing was shared. */

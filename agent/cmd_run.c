@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -129,9 +130,19 @@ static int take_options(int argc, char **argv, struct rp_config *config) {
   }
 }
 
+/* What is no folder never becomes one by itself; one that is not there yet is made by the job's processes. */
+static bool can_be_folder(const char *path) {
+  struct stat info;
+  return stat(path, &info) == 0 ? S_ISDIR(info.st_mode) : errno != ENOTDIR;
+}
+
 /* What would make the job run otherwise than asked is said before it starts. Returns as above. */
 static int check(const struct rp_config *config) {
   char message[PATH_MAX + 512];
+  if (config->mode != RP_MODE_OFF && !can_be_folder(config->report_dir)) {
+    rp_cmd_error("run", "--report-dir '%s': is no folder; name one for the reports", config->report_dir);
+    return RP_EXIT_USAGE;
+  }
   if (rp_config_check(config, true, message, sizeof message) == RP_OK &&
       (config->mode != RP_MODE_ENFORCE || rp_enforce_plan_check(config, message, sizeof message) == RP_OK))
     return -1;

@@ -237,6 +237,14 @@ static bool report_is_due(uint64_t last_ns, bool *first_receive_reported) {
   return now - last_ns >= (uint64_t)(config.interval_seconds * 1e9);
 }
 
+/* What came too late to prevent has to be on disk before it brings the job down. */
+static bool has_new_violations(uint64_t *told) {
+  uint64_t now = config.mode == RP_MODE_ENFORCE ? rp_enforce_violations() : 0;
+  bool more = now > *told;
+  *told = now;
+  return more;
+}
+
 static void write_last_report(void) {
   rp_agent_finish();
   write_report("finished");
@@ -246,12 +254,14 @@ static void *run(void *unused) {
   uint64_t pause_ns = WAKE_NS;
   if (config.interval_seconds * 1e9 < (double)pause_ns) pause_ns = (uint64_t)(config.interval_seconds * 1e9);
   bool first_receive_reported = false, left_alone = false;
+  uint64_t violations_told = 0;
   rp_thread.busy = 1; /* what this thread calls is the agent's own */
   write_report("running");
   uint64_t last_ns = rp_now_ns();
   while (rp_request_sleep(pause_ns)) {
     look_around();
     bool news = look_for_switch();
+    news |= has_new_violations(&violations_told);
     if (report_is_due(last_ns, &first_receive_reported) || news) {
       write_report("running");
       last_ns = rp_now_ns();

@@ -441,6 +441,14 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("   Nothing to do: memory is shared", set_(reasons=["size_never_seen"], planned=False))
         self.assertIn("   Memory is shared; look at the program, which frees addresses twice.", set_(double_frees=2, reasons=["other_class"]))
 
+    def test_two_runs_that_nothing_tells_apart(self):
+        self.sample("prealloc", "0", "1")
+        for path in glob.glob(self.reports_dir + "/*.json"):
+            self.change(path, lambda report: report.update(communicators=[]))
+        self.assertNotIn("several runs", self.report(self.reports_dir).stdout)
+        self.change(path, lambda report: report["process"].update(rank={0: 1, 1: 0}[report["process"]["rank"]]))
+        self.assertIn("note: has a rank that another process has: these are probably several runs", self.report(self.reports_dir).stdout)
+
     def test_the_device_was_full(self):
         self.sample("empty", "0")
         path = glob.glob(self.reports_dir + "/*.json")[0]

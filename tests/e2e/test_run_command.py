@@ -266,6 +266,14 @@ class RunCommandTest(support.TestCase):
         self.assertEqual(result.stdout, "CUDA_INJECTION64_PATH=none\n")
         self.assert_one_line(result.stderr)
 
+    def test_a_report_folder_that_cannot_be_one(self):
+        for path in ("/dev/null", __file__, __file__ + "/below"):
+            result = self.run_command("--report-dir", path, "--", "touch", os.path.join(self.folder, "started"))
+            self.assertEqual(result.returncode, 2, path)
+            self.assert_one_line(result.stderr)
+            self.assertIn("is no folder", result.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "started")))
+
     def test_another_injection_is_replaced_and_named(self):
         result = self.run_command("--", "sh", "-c", SHOW_ENVIRONMENT, CUDA_INJECTION64_PATH="/opt/nsys.so")
         self.assertRegex(result.stdout, rf"\ACUDA_INJECTION64_PATH={AGENT}\nRECVPOOL_RUN=[0-9a-f]{{16}}\n\Z")

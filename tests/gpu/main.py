@@ -27,9 +27,13 @@ def parse():
     parser.add_argument("--simulate", action="store_true", help="on the simulated device: proves the script, nothing else")
     parser.add_argument("--only", action="append", default=[], metavar="BEGINNING", help="only checks whose names begin so")
     parser.add_argument("--python", default="python3", help="Python that has torch (default: %(default)s)")
-    parser.add_argument("--build", help="build folder; without, the carried build that this script lies in")
+    parser.add_argument("--build", help="build folder (default: build/default, built first; of a carried build, its own)")
+    parser.add_argument("--check-options", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--simlib", help="folder of the simulated libraries (default: simlib of the build folder)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.check_options:
+        sys.exit(0)
+    return options
 
 
 def simulated_libraries(options):

@@ -9,7 +9,9 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 options=()
-if [ ! -x "$root/bin/recvpool" ] && ! [[ " $* " =~ " --build"[\ =]|" --help " ]]; then
+[[ " $* " =~ " --help "|" -h " ]] && exec python3 -B "$here/main.py" --help
+python3 -B "$here/main.py" --check-options "$@" || exit # before anything is built
+if [ ! -x "$root/bin/recvpool" ] && ! [[ " $* " =~ " --build"[\ =] ]]; then
   build=$root/build/default
   # shellcheck source=tests/packages.sh
   cd "$root" && . tests/packages.sh && recvpool_install_packages && recvpool_build default build/default >&2 ||
