@@ -414,7 +414,7 @@ static void which_rank(void **state) {
       {-1, 1, -1, -1, RP_ERROR_NOT_FOUND, "plan_rank_unknown: the launcher does not say"},
       {-1, -1, 4, -1, RP_ERROR_NOT_FOUND, "plan_rank_unknown: the launcher does not say"},
       {-1, 0, 8, -1, RP_ERROR_NOT_FOUND,
-       "plan_rank_unknown: the plan is for a job of 4 ranks and this one has 8; set RECVPOOL_PL"},
+       "plan_rank_unknown: the plan is for a job of 4 ranks and this one has 8; make a plan for this one"},
       {-1, 0, 1, -1, RP_ERROR_NOT_FOUND,
        "plan_rank_unknown: the plan is for a job of 4 ranks and this one has 1;"},
       {-1, 5, 4, -1, RP_ERROR_INVALID, "no rank 5"},
