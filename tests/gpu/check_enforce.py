@@ -176,7 +176,7 @@ MISTAKE_STAGES = 3
 
 def mistake_arguments(kind):
     # The longer one has to fit into what is really there, where little of that is lost by rounding.
-    size = SIZE - MIB // 8 if kind == "oversize" else SIZE
+    size = SIZE - MIB // 128 if kind == "oversize" else SIZE
     return size, ["--microbatches", MICROBATCHES, "--steps", 6, "--message-bytes", size, "--own-stream"]
 
 
