@@ -131,11 +131,11 @@ static json_t *enforcement_as_seen(const struct rp_target_agent *agent) {
   const json_int_t held = (json_int_t)agent->physical_bytes, most = (json_int_t)agent->physical_peak_bytes,
                    all = (json_int_t)agent->reserved_bytes, all_most = (json_int_t)agent->reserved_peak_bytes;
   json_t *totals =
-      json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i}", "physical_bytes", held,
-                "physical_peak_bytes", most, "one_to_one_bytes", all, "one_to_one_peak_bytes", all_most,
+      json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i}", "physical_bytes",
+                held, "physical_peak_bytes", most, "one_to_one_bytes", all, "one_to_one_peak_bytes", all_most,
                 "requested_bytes", all, "requested_peak_bytes", all_most, "saved_bytes", all - held,
                 "saved_peak_bytes", all_most - most, "minimum_bytes", 0, "prevented", 0, "violations", 0,
-                "double_frees", 0, "rounding_peak_bytes", 0);
+                "double_frees", 0, "rounding_peak_bytes", 0, "headroom_peak_bytes", 0);
   return json_pack("{s:s, s:n, s:n, s:{s:i, s:i, s:i, s:i}, s:o, s:[]}", "mode", "enforce", "refused",
                    "switched_off", "milestones", "placed", 0, "failed", 0, "waits", 0, "waits_for_all", 0,
                    "totals", totals, "devices");
