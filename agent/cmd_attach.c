@@ -374,6 +374,7 @@ static int report(struct rp_observer *observer, const struct rp_attach_arguments
   struct rp_read_set set;
   const struct rp_target *target;
   int status = 0;
+  clearerr(stdout); /* the signal may have come in the middle of a line; what is lasting shows again below */
   rp_attach_check(observer, true);
   for (size_t i = 0; (target = rp_observer_target(observer, i)); i++) {
     const struct rp_attach_process *process = target->user;
