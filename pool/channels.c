@@ -89,11 +89,9 @@ static rp_status depth_of(const struct rp_lifetime *lifetimes, size_t count, con
   return status;
 }
 
-/* Whether other receive buffers of the step lie in the same allocation, or much else does. An allocation
- * smaller than the buffer is a piece of a segment that is mapped piece by piece. */
-static bool shares_allocation(const struct rp_life *life, bool has_neighbour) {
-  return life->allocation_serial && (has_neighbour || life->allocation_bytes < life->bytes ||
-                                     life->allocation_bytes > life->bytes + OWN_ALLOCATION_ROUNDING_BYTES);
+bool rp__shares_allocation(uint64_t serial, uint64_t allocation_bytes, uint64_t bytes, bool has_neighbour) {
+  return serial && (has_neighbour || allocation_bytes < bytes ||
+                    allocation_bytes > bytes + OWN_ALLOCATION_ROUNDING_BYTES);
 }
 
 /* What a stage does with a buffer it does in every step and with all buffers of the channel: it passes them
@@ -165,7 +163,9 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
     lifetime->step = number;
     lifetime->microbatch = grouping->microbatch[i];
     claim_buffer(tracker, state, &lives[i]);
-    add_life(state, &lives[i], shares_allocation(&lives[i], grouping->has_neighbour[i]));
+    add_life(state, &lives[i],
+             rp__shares_allocation(lives[i].allocation_serial, lives[i].allocation_bytes, lives[i].bytes,
+                                   grouping->has_neighbour[i]));
   }
   uint32_t depth = 0, held_at_once = 0;
   if (depth_of(lifetimes, group->size, &state->public, false, &depth) ||

@@ -19,6 +19,23 @@ static uint64_t held_by_tracker_bytes(const struct rp_tracker *tracker) {
   return bytes;
 }
 
+/* Whether the next receive buffer, downwards or upwards, lies in the same allocation. */
+static bool has_neighbour(const struct rp_tracker *tracker, const struct rp_buffer *buffer) {
+  const struct rp_range *ranges = tracker->ranges.ranges, *last = ranges + tracker->ranges.count - 1;
+  const struct rp_range *own = rp_address_map_find(&tracker->ranges, buffer->address);
+  return own &&
+         ((own > ranges && tracker->buffers[own[-1].value].allocation_serial == buffer->allocation_serial) ||
+          (own < last && tracker->buffers[own[1].value].allocation_serial == buffer->allocation_serial));
+}
+
+/* As the analysis of a step counts it: a part of an allocation that holds other things too, else all of it.
+ */
+static uint64_t held_for(const struct rp_tracker *tracker, const struct rp_buffer *buffer) {
+  bool shared = rp__shares_allocation(buffer->allocation_serial, buffer->allocation_bytes, buffer->bytes,
+                                      has_neighbour(tracker, buffer));
+  return shared || !buffer->allocation_bytes ? buffer->bytes : buffer->allocation_bytes;
+}
+
 /* Before a step is complete there are no channels yet; what is known is how many buffers of which peer there
  * are. */
 static void add_provisional(const struct rp_tracker *tracker, struct rp_channel *channels, size_t *count,
@@ -41,7 +58,7 @@ static void add_provisional(const struct rp_tracker *tracker, struct rp_channel 
   channel->buffers++;
   channel->transfers += buffer->receives;
   channel->bytes_transferred += buffer->receives * buffer->bytes;
-  channel->held_bytes += buffer->allocation_bytes ? buffer->allocation_bytes : buffer->bytes;
+  channel->held_bytes += held_for(tracker, buffer);
 }
 
 static rp_status copy_provisional(const struct rp_tracker *tracker, struct rp_snapshot *out) {

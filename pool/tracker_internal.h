@@ -250,6 +250,11 @@ size_t rp__jit_period(const struct rp_life_list *list, bool final);
 
 /* channels.c */
 
+/** Whether a receive buffer of `bytes` shares its allocation, of which `serial` tells (0: not known): with
+ * other receive buffers (`has_neighbour`), or with much else. One smaller than the buffer is a piece of a
+ * segment that is mapped piece by piece. */
+bool rp__shares_allocation(uint64_t serial, uint64_t allocation_bytes, uint64_t bytes, bool has_neighbour);
+
 /** Assigns the lifetimes of complete step `number` to channels and updates their numbers. On
  * RP_ERROR_NO_MEMORY the step is not counted. */
 rp_status rp__channels_take_step(struct rp_tracker *tracker, uint64_t number, struct rp_life *lives,

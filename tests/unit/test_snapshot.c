@@ -43,6 +43,41 @@ static void before_a_step_ends_buffers_are_counted_by_peer(void **state) {
   rp_tracker_destroy(tracker);
 }
 
+/* Bytes held for receive buffers in allocations of `allocation` bytes, `each` in every one, before a step
+ * ends. */
+static uint64_t held_before_a_step_ends(uint64_t allocation, uint64_t each, uint64_t count) {
+  struct rp_tracker_options options = {.min_bytes = 1};
+  struct rp_tracker *tracker = rp_tracker_create(&options, NULL);
+  struct rp_event event = {.version = RP_EVENT_VERSION, .kind = RP_EVENT_ALLOC, .source = RP_SOURCE_TRACE};
+  for (uint64_t i = 0; i < count / each; i++) {
+    event.address = (i + 1) << 32;
+    event.bytes = allocation;
+    event.seq = event.time_ns = i + 1;
+    assert_int_equal(rp_tracker_event(tracker, &event), RP_OK);
+  }
+  for (uint64_t i = 0; i < count; i++)
+    receive(tracker, 100 + i, ((i / each + 1) << 32) + i % each * 4096, 0);
+  struct rp_snapshot snapshot;
+  assert_int_equal(rp_tracker_snapshot(tracker, &snapshot), RP_OK);
+  assert_int_equal(snapshot.channel_count, 1);
+  assert_int_equal(snapshot.channels[0].buffers, count);
+  uint64_t held_bytes = snapshot.held_bytes;
+  rp_snapshot_fini(&snapshot);
+  rp_tracker_destroy(tracker);
+  return held_bytes;
+}
+
+/* As after it: of an allocation that holds several buffers, or much else, only the buffers count. */
+static void before_a_step_ends_no_byte_counts_twice(void **state) {
+  (void)state;
+  const uint64_t own = 1 << 20, segment = 20 << 20;
+  assert_int_equal(held_before_a_step_ends(own, 1, 6), 6 * own);
+  assert_int_equal(held_before_a_step_ends(own, 2, 6), 6 * 4096);
+  assert_int_equal(held_before_a_step_ends(own, 3, 6), 6 * 4096);
+  assert_int_equal(held_before_a_step_ends(segment, 1, 6), 6 * 4096);
+  assert_int_equal(held_before_a_step_ends(segment, 4, 8), 8 * 4096);
+}
+
 static void a_snapshot_outlives_its_tracker(void **state) {
   (void)state;
   struct rp_tracker_options options = {.min_bytes = 1, .slack = 0};
@@ -87,6 +122,7 @@ static void every_value_has_a_word(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(before_a_step_ends_buffers_are_counted_by_peer),
+                                     cmocka_unit_test(before_a_step_ends_no_byte_counts_twice),
                                      cmocka_unit_test(a_snapshot_outlives_its_tracker),
                                      cmocka_unit_test(every_value_has_a_word)};
   return cmocka_run_group_tests(tests, NULL, NULL);
