@@ -130,6 +130,8 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
     snprintf(out, out_size,
              "Sharing was asked for in %zu processes and lasted in %zu; look at what was prevented.",
              sum->processes, sum->sharing);
+  else if (!sum->sharing && summary->channels && !summary->saved_bytes && !summary->too_few)
+    snprintf(out, out_size, "Nothing can be shared, as the decision column says: run it without enforce.");
   else
     snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; %s.", sum->processes,
              sum->sharing,

@@ -207,7 +207,7 @@ static const struct reason reasons[RP_REASON_COUNT] = {
     [RP_REASON_SHARED_ALLOCATION] = {"shared_allocation",
                                      "The buffers lie in allocations that hold other data too; "
                                      "buffers of 10 MiB and more get allocations of their own "
-                                     "from PyTorch."},
+                                     "from PyTorch, unless its segments are expandable."},
     [RP_REASON_NO_ACCESS_EVIDENCE] = {"no_access_evidence",
                                       "No use of a received buffer was seen, so its last use is "
                                       "unknown; see the evidence list for the source that is "

@@ -348,6 +348,23 @@ class ReportCommandTest(support.TestCase):
         self.change(path, lambda report: report.update(state="running"))
         self.assertIn("happens in 1; let the job run on.", self.report(self.reports_dir).stdout)
 
+    def test_where_no_device_had_anything_to_share_the_decisions_are_named(self):
+        for rank in range(2):
+            self.enforced(rank)
+
+        def nothing(report):
+            report["enforcement"].update(devices=[], totals={name: 0 for name in report["enforcement"]["totals"]})
+            for channel in report["channels"]:
+                channel["decision"].update(poolable=False, reason="shared_allocation")
+                channel.update(would_save_bytes=0, unreachable_bytes=channel["held_bytes"])
+        self.change_reports(nothing)
+        wanted = "   Nothing can be shared, as the decision column says: run it without enforce.\n"
+        self.assertIn(wanted, self.report(self.reports_dir).stdout)
+        self.change_reports(lambda report: report.update(state="running"))
+        text = self.report(self.reports_dir).stdout
+        self.assertIn(wanted, text)
+        self.assertNotIn("let the job run on", text)
+
     def test_what_attach_saw_makes_no_plan(self):
         self.sample("prealloc", "0")
         path = os.path.join(self.reports_dir, "node_one-1000-900.json")
