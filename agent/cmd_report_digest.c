@@ -223,6 +223,7 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     out->minimum_bytes = rp__add(out->minimum_bytes, part->minimum_bytes);
     out->prevented = rp__add(out->prevented, part->prevented);
     out->serious = rp__add(out->serious, part->serious);
+    out->unclear = rp__add(out->unclear, part->unclear);
     out->misfits |= part->misfits;
     out->violations = rp__add(out->violations, part->violations);
     out->double_frees = rp__add(out->double_frees, part->double_frees);

@@ -39,7 +39,9 @@ struct rp__enforced {
   uint64_t headroom_peak_bytes; /**< kept back */
   int64_t saved_peak_bytes;     /**< after both; negative: sharing costs more than it saves */
   uint64_t prevented, violations, double_frees;
-  uint64_t serious;       /**< of what was prevented: uses that waiting alone would not have made safe */
+  uint64_t serious; /**< of what was prevented: uses that waiting alone would not have made safe */
+  uint64_t
+      unclear; /**< launches given a buffer whose data was gone, of which nobody knows whether they read it */
   bool misfits;           /**< a plan was given that has not the sizes or the order of the run */
   uint64_t would_miss;    /**< in observe mode: uses that enforcing would have noticed too late */
   uint64_t would_prevent; /**< in observe mode: uses that waiting alone would not have made safe */

@@ -70,6 +70,7 @@ static void add_devices(const json_t *enforcement, bool shadow, struct rp__enfor
     }
     if (has_shared(device)) out->sharing = 1;
     out->serious = rp__add(out->serious, serious_in(json_object_get(conflicts, "prevented")));
+    out->unclear = rp__add(out->unclear, rp__count_of(json_object_get(conflicts, "unclear"), "count"));
     out->misfits |= json_is_true(json_object_get(device, "planned")) &&
                     (has_reason(device, rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN)) ||
                      has_reason(device, rp_pool_reason_name(RP_POOL_OTHER_CLASS)));

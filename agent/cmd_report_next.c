@@ -100,6 +100,11 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
         "Do not trust what the job computed since; look at this violation: %s, whose two sides its report "
         "names.",
         violation ? violation : "see the reports");
+  else if (sum->unclear)
+    snprintf(
+        out, out_size,
+        "Compare what the job computed with a run without enforce: launches were given buffers whose data "
+        "was gone (unclear_access, see above), and if one of them read it, it read something else.");
   else if (sum->switched_off)
     snprintf(out, out_size,
              "Sharing was switched off (switched_off) in %zu of %zu processes, and stays off in each until "

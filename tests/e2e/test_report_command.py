@@ -348,6 +348,21 @@ class ReportCommandTest(support.TestCase):
         self.change(path, lambda report: report.update(state="running"))
         self.assertIn("happens in 1; let the job run on.", self.report(self.reports_dir).stdout)
 
+    def test_launches_that_may_have_read_what_was_gone_are_no_good_end(self):
+        self.enforced(0)
+        path = self.enforced(1)
+
+        def quiet(report):
+            prevented = report["enforcement"]["devices"][0]["conflicts"]["prevented"]
+            prevented.update({kind: 0 for kind in prevented})
+        self.change_reports(quiet)
+        self.assertIn("   Nothing to do: memory is shared, and nothing unsafe", self.report(self.reports_dir).stdout)
+        self.change(path, lambda report: report["enforcement"]["devices"][0]["conflicts"]["unclear"].update(count=2))
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("2 launches were given a buffer whose data was gone", text)
+        self.assertIn("   Compare what the job computed with a run without enforce: launches were given buffers", text)
+        self.assertNotIn("Nothing to do", text)
+
     def test_where_no_device_had_anything_to_share_the_decisions_are_named(self):
         for rank in range(2):
             self.enforced(rank)
