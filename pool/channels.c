@@ -119,6 +119,22 @@ static void update_numbers(struct rp_channel_state *state, uint32_t buffers, uin
   state->seen_in_last_step = true;
 }
 
+void rp__channels_end(struct rp_tracker *tracker) {
+  for (size_t i = 0; i < tracker->channel_count; i++)
+    tracker->channels[i].ended |= tracker->channels[i].seen_in_last_step;
+}
+
+/* Another communicator has the handle: what was received before is counted, and tells nothing of what is in
+ * use now. */
+static void begin_anew(struct rp_channel_state *state) {
+  state->ended = false;
+  state->stable_steps = 0;
+  state->cache_steps = 0;
+  state->public.accesses_most = 0;
+  state->public.depth_min = UINT32_MAX;
+  state->public.depth_max = 0;
+}
+
 /* A buffer belongs to the channel it served last; what an earlier grouping made of it is history. */
 static void claim_buffer(struct rp_tracker *tracker, const struct rp_channel_state *state,
                          const struct rp_life *life) {
@@ -152,6 +168,7 @@ static rp_status take_group(struct rp_tracker *tracker, uint64_t number, const s
     free(lifetimes);
     return RP_ERROR_NO_MEMORY;
   }
+  if (state->ended) begin_anew(state);
   state->public.held_bytes = state->public.unreachable_bytes = 0;
   state->captured = state->any_access = state->shared = false;
   state->answered = true;

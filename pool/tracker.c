@@ -409,6 +409,7 @@ rp_status rp_tracker_event(struct rp_tracker *tracker, const struct rp_event *ev
     return RP_OK;
   case RP_EVENT_COMM_DESTROY:
     rp__peers_end(&tracker->peers, event->comm);
+    rp__steps_comm_end(tracker, event->comm);
     return RP_OK;
   case RP_EVENT_GROUP_START:
   case RP_EVENT_GROUP_END:

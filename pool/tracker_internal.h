@@ -65,6 +65,7 @@ struct rp_life {
                   */
   bool sent;     /**< a send read from it */
   bool moved;    /**< the receive before into the same buffer was of another peer or communicator */
+  bool ended;    /**< its communicator was destroyed */
   bool one_off;  /**< of a buffer that later steps never used */
   uint16_t signature_count;
   uint64_t signature[RP_LIFE_SIGNATURE]; /**< hash of (function, argument offset) */
@@ -144,6 +145,7 @@ struct rp_channel_state {
                 another channel */
   bool cached; /**< filled in for the decision: buffers of this size come from a cache
                   (rp__comes_from_a_cache) */
+  bool ended;  /**< its communicator was destroyed with all that the last step received over */
   bool captured;
   bool any_access;
   bool answered; /**< every receive of the last step was answered by a send */
@@ -240,6 +242,10 @@ void rp__steps_advance(struct rp_tracker *tracker);
 /** Everything is closed: completes what can be. */
 void rp__steps_finish(struct rp_tracker *tracker);
 void rp__steps_fini(struct rp_tracker *tracker);
+/** Communicator `comm` was destroyed. Once that holds for all that the steps under way received over, they
+ * are over, too: what their buffers are used for from then on is something else, and another communicator may
+ * get the handle. */
+void rp__steps_comm_end(struct rp_tracker *tracker, uint64_t comm);
 /** Forgets all steps; the next receive begins the first. */
 void rp__steps_restart(struct rp_tracker *tracker);
 /** What a receive looks like to the step detection: channel family and device operations since the receive
@@ -249,6 +255,10 @@ uint64_t rp__life_symbol(const struct rp_life *life, const struct rp_life *befor
 size_t rp__jit_period(const struct rp_life_list *list, bool final);
 
 /* channels.c */
+
+/** The communicators of the last step's channels were destroyed: should others get their handles, the
+ * channels begin anew. */
+void rp__channels_end(struct rp_tracker *tracker);
 
 /** Whether a receive buffer of `bytes` shares its allocation, of which `serial` tells (0: not known): with
  * other receive buffers (`has_neighbour`), or with much else. One smaller than the buffer is a piece of a

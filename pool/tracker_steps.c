@@ -275,6 +275,26 @@ void rp__steps_finish(struct rp_tracker *tracker) {
   }
 }
 
+/* False if something was received over other communicators as well, or nothing at all over this one. */
+static bool end_lives(struct rp_tracker *tracker, uint64_t comm) {
+  bool any = false, all = true;
+  for (size_t i = 0; i < RP_OPEN_STEPS; i++)
+    for (size_t k = 0; tracker->steps[i].in_use && k < tracker->steps[i].list.count; k++) {
+      struct rp_life *life = &tracker->steps[i].list.lives[k];
+      life->ended |= life->comm == comm;
+      any |= life->comm == comm;
+      all &= life->ended;
+    }
+  return any && all;
+}
+
+void rp__steps_comm_end(struct rp_tracker *tracker, uint64_t comm) {
+  if (!tracker->any_received_again || !end_lives(tracker, comm)) return;
+  rp__steps_finish(tracker);
+  rp__channels_end(tracker);
+  tracker->current_step++;
+}
+
 void rp__steps_restart(struct rp_tracker *tracker) {
   for (size_t i = 0; i < RP_OPEN_STEPS; i++)
     clear_step(&tracker->steps[i]);

@@ -345,6 +345,56 @@ static void blocks_that_serve_several_peers_come_from_a_cache(void **state) {
   }
 }
 
+/* One pipeline after the other: communicator 5 is destroyed and its handle given to the next one, and the
+ * allocator gives the first one's buffers to other tensors, which are used all along. */
+static void another_communicator_with_the_same_handle_begins_anew(void **state) {
+  (void)state;
+  struct feed feed = start(0);
+  for (uint64_t pipeline = 0; pipeline < 2; pipeline++) {
+    emit(&feed, (struct rp_event){.kind = RP_EVENT_COMM_INIT, .comm = 5, .bytes = 2});
+    for (int step = 0; step < 3; step++)
+      for (uint64_t i = 0; i < 3; i++) {
+        receive(&feed, A * (1 + i + 16 * pipeline), SIZE);
+        use(&feed, A * (1 + i + 16 * pipeline));
+        for (uint64_t k = 0; pipeline && k < 3; k++)
+          use(&feed, A * (1 + k));
+      }
+    emit(&feed, (struct rp_event){.kind = RP_EVENT_COMM_DESTROY, .comm = 5});
+  }
+  struct rp_snapshot snapshot = finish(&feed);
+  assert_int_equal(snapshot.steps_complete, 6);
+  assert_int_equal(snapshot.channel_count, 1);
+  const struct rp_channel *channel = &snapshot.channels[0];
+  assert_int_equal(channel->transfers, 18);
+  assert_int_equal(channel->buffers, 3);
+  assert_int_equal(channel->depth_max, 1);
+  assert_int_equal(channel->accesses_most, 1);
+  assert_int_equal(channel->reason, RP_REASON_POOLABLE);
+  for (size_t i = 0; i < channel->lifetime_count; i++)
+    assert_int_equal(channel->lifetimes[i].step, 5);
+  rp_snapshot_fini(&snapshot);
+}
+
+/* What was received over others in the same step goes on. */
+static void a_communicator_that_ends_within_a_step_ends_no_step(void **state) {
+  (void)state;
+  struct feed feed = start(0);
+  for (int step = 0; step < 4; step++) {
+    for (uint64_t i = 0; i < 3; i++) {
+      receive(&feed, A * (1 + i), SIZE);
+      use(&feed, A * (1 + i));
+    }
+    struct rp_event other = {.kind = RP_EVENT_RECV, .address = A * 9, .bytes = SIZE, .peer = 1, .comm = 6};
+    emit(&feed, other);
+    use(&feed, A * 9);
+    if (step == 2) emit(&feed, (struct rp_event){.kind = RP_EVENT_COMM_DESTROY, .comm = 6});
+  }
+  struct rp_snapshot snapshot = finish(&feed);
+  assert_int_equal(snapshot.steps_complete, 4);
+  assert_int_equal(snapshot.channel_count, 2);
+  rp_snapshot_fini(&snapshot);
+}
+
 static void foreign_records_are_refused(void **state) {
   (void)state;
   struct feed feed = start(0);
@@ -394,6 +444,8 @@ int main(void) {
                                      cmocka_unit_test(a_long_steady_part_is_no_step),
                                      cmocka_unit_test(blocks_that_hold_other_tensors_come_from_a_cache),
                                      cmocka_unit_test(blocks_that_serve_several_peers_come_from_a_cache),
+                                     cmocka_unit_test(another_communicator_with_the_same_handle_begins_anew),
+                                     cmocka_unit_test(a_communicator_that_ends_within_a_step_ends_no_step),
                                      cmocka_unit_test(foreign_records_are_refused),
                                      cmocka_unit_test(buffers_are_bounded)};
   return cmocka_run_group_tests(tests, NULL, NULL);
