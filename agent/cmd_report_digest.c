@@ -212,6 +212,7 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
   for (size_t i = first; i < end; i++) {
     const struct rp__enforced *part = &set->reports[i].digest->enforced;
     out->processes += part->processes;
+    out->bystanders += part->bystanders;
     out->sharing += part->sharing;
     out->untold += part->untold;
     out->switched_off += part->switched_off;

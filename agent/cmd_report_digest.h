@@ -30,9 +30,10 @@ struct rp__summary {
 
 /** What enforcing did. */
 struct rp__enforced {
-  size_t processes; /**< that were asked to enforce */
-  size_t sharing;   /**< of these, with memory that is or was shared */
-  size_t untold;    /**< of these, of which only attach tells, by sums: the agent's own report is missing */
+  size_t processes;  /**< that were asked to enforce */
+  size_t bystanders; /**< of these, with no receives and no rank, as a launcher */
+  size_t sharing;    /**< of these, with memory that is or was shared */
+  size_t untold;     /**< of these, of which only attach tells, by sums: the agent's own report is missing */
   size_t switched_off; /**< of these, told to stop sharing, or never to begin */
   uint64_t physical_peak_bytes, one_to_one_peak_bytes, minimum_bytes;
   uint64_t rounding_peak_bytes; /**< held more than asked for by what is no receive buffer */

@@ -114,6 +114,8 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   out->processes = 1;
   out->untold = json_array_size(json_object_get(enforcement, "devices")) == 0 && held_less(totals);
   out->sharing |= out->untold;
+  out->bystanders = !out->sharing && json_array_size(json_object_get(report, "channels")) == 0 &&
+                    !json_is_integer(json_object_get(json_object_get(report, "process"), "rank"));
   out->switched_off = json_is_object(json_object_get(enforcement, "switched_off"));
   for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
     *sums[k].sum = rp__count_of(totals, sums[k].key);

@@ -94,6 +94,7 @@ static void after_sharing(const struct rp__enforced *sum, char *out, size_t out_
 static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__summary *summary,
                             const struct rp__enforced *sum, char *out, size_t out_size) {
   const char *violation = first_text(set, job, get_violation), *unshared = first_text(set, job, get_unshared);
+  size_t asked = sum->processes > sum->bystanders ? sum->processes - sum->bystanders : sum->processes;
   if (sum->violations)
     snprintf(
         out, out_size,
@@ -116,7 +117,7 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
              "takes more "
              "than sharing gives.",
              sum->headroom_peak_bytes ? ", or with less --headroom" : "");
-  else if (sum->sharing == sum->processes)
+  else if (sum->sharing == asked)
     after_sharing(sum, out, out_size);
   else if (unshared && strncmp(unshared, "rounding:", 9) == 0 && !sum->sharing && summary->whole_saved_bytes)
     advise_plan(set, job, out, out_size);
@@ -127,18 +128,18 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
     snprintf(out, out_size,
              "Nothing to do: memory is shared in %zu of %zu processes, and others have nothing to "
              "gain (%.*s).",
-             sum->sharing, sum->processes, (int)strcspn(unshared, ":"), unshared);
+             sum->sharing, asked, (int)strcspn(unshared, ":"), unshared);
   else if (unshared)
-    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; look at %s",
-             sum->processes, sum->sharing, unshared);
+    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; look at %s", asked,
+             sum->sharing, unshared);
   else if (sum->serious)
     snprintf(out, out_size,
-             "Sharing was asked for in %zu processes and lasted in %zu; look at what was prevented.",
-             sum->processes, sum->sharing);
+             "Sharing was asked for in %zu processes and lasted in %zu; look at what was prevented.", asked,
+             sum->sharing);
   else if (!sum->sharing && summary->channels && !summary->saved_bytes && !summary->too_few)
     snprintf(out, out_size, "Nothing can be shared, as the decision column says: run it without enforce.");
   else
-    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; %s.", sum->processes,
+    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; %s.", asked,
              sum->sharing,
              has_ended(set, job) ? "the job ended before the others could" : "let the job run on");
 }

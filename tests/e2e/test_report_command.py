@@ -363,6 +363,19 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("   Compare what the job computed with a run without enforce: launches were given buffers", text)
         self.assertNotIn("Nothing to do", text)
 
+    def test_a_launcher_is_not_asked_to_share(self):
+        for rank in range(3):
+            path = self.enforced(rank)
+
+        def launcher(report):
+            report["process"].update(rank=None)
+            report.update(channels=[])
+            report["enforcement"].update(devices=[], totals={name: 0 for name in report["enforcement"]["totals"]})
+        self.change(path, launcher)
+        self.assertIn("   Memory is shared; look at what was prevented", self.report(self.reports_dir).stdout)
+        self.change(path, lambda report: report["process"].update(rank=2))
+        self.assertIn("   Sharing was asked for in 3 processes and lasted in 2; look", self.report(self.reports_dir).stdout)
+
     def test_where_no_device_had_anything_to_share_the_decisions_are_named(self):
         for rank in range(2):
             self.enforced(rank)
