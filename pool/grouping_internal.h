@@ -4,6 +4,7 @@
  *   grouping.c          readers, allocation order, the choice between partitions
  *   grouping_even.c     partitions by what receives have in common, and the even one among them
  *   grouping_weights.c  partitions by the weights named beside the buffers
+ *   grouping_ties.c     which groups belong to one stage, by the weights they share
  *   grouping_stages.c   directions and stages of the groups found
  */
 #ifndef RP_POOL_GROUPING_INTERNAL_H
@@ -52,6 +53,34 @@ rp_status rp__weights_index(struct rp_grouping_work *work);
  * `from` is where to go on looking among the companions of the first life, 0 at first. Number of parts, at
  * least 2, or 0 when there is no further such partition. */
 uint32_t rp__weights_part(struct rp_grouping_work *work, uint16_t *from);
+
+/** Two groups that share weights which no third group names. */
+struct rp_tie {
+  size_t left, right; /**< groups, left < right */
+  size_t weights;     /**< how many they share */
+  uint64_t oldest;    /**< least key of these: the weight that was allocated first */
+  bool usual;         /**< while partners are chosen: the order of receives says the same */
+};
+
+/** Ties of a step, those by most weights first, among them the oldest. A zeroed one is empty. */
+struct rp_ties {
+  struct rp_tie *ties;
+  size_t count;
+};
+
+/** Finds them; needs uses and labels. RP_ERROR_NO_MEMORY leaves `out` empty. */
+rp_status rp__ties_find(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
+                        struct rp_ties *out);
+void rp__ties_fini(struct rp_ties *ties);
+
+/** The group that each of `groups` groups has its first tie with; SIZE_MAX if it has none. */
+void rp__ties_best(const struct rp_ties *ties, size_t groups, size_t *best);
+
+/** Where groups of different directions are tied, these are partners and no others. A block of scratch memory
+ * that all receives of two groups happen to meet looks like a weight too: of ties that exclude each other,
+ * those by more weights count, then those that agree with `partner`, which says on entry what the order of
+ * receives suggests (SIZE_MAX: no partner), then the oldest. */
+void rp__ties_partners(struct rp_ties *ties, const struct rp_grouping *grouping, size_t *partner);
 
 /** Sets direction and stage ordinal of every group; `first` is the first lifetime of each group. */
 rp_status rp__stages_number(const struct rp_grouping_work *work, struct rp_grouping *out,

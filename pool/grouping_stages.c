@@ -40,69 +40,6 @@ static void describe_families(const struct rp_grouping_work *work, const struct 
   }
 }
 
-/* ---- weights of groups ---- */
-
-/** A weight that all lives of a group name. */
-struct group_weight {
-  uint64_t key;
-  size_t group;
-};
-
-static int compare_group_weights(const void *left, const void *right) {
-  const struct group_weight *a = left, *b = right;
-  if (a->key != b->key) return a->key < b->key ? -1 : 1;
-  return (a->group > b->group) - (a->group < b->group);
-}
-
-static int compare_by_label(const void *left, const void *right) {
-  const struct group_weight *a = left, *b = right;
-  return (a->group > b->group) - (a->group < b->group);
-}
-
-/* All (weight, group) pairs of weights that every life of the group names, sorted by weight. The uses are
- * sorted by weight already, so each weight's uses are counted per group. */
-static size_t collect_group_weights(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
-                                    struct group_weight *weights) {
-  size_t kept = 0;
-  for (size_t begin = 0, end; begin < work->use_count; begin = end) {
-    size_t at = kept;
-    for (end = begin; end < work->use_count && work->uses[end].key == work->uses[begin].key; end++)
-      weights[at + end - begin] =
-          (struct group_weight){work->uses[end].key, work->label[work->uses[end].life]};
-    qsort(weights + at, end - begin, sizeof *weights, compare_by_label);
-    for (size_t i = at, run; i < at + end - begin; i += run) {
-      for (run = 1; i + run < at + end - begin && weights[i + run].group == weights[i].group; run++)
-        ;
-      if (run == grouping->groups[weights[i].group].size) weights[kept++] = weights[i];
-    }
-  }
-  qsort(weights, kept, sizeof *weights, compare_group_weights);
-  return kept;
-}
-
-/* Ties groups that share a weight no third group names: they belong to one stage. tie[g] is the other,
- * SIZE_MAX if there is none. */
-static void tie_by_weights(const struct group_weight *weights, size_t count, size_t *tie) {
-  for (size_t i = 0, run; i < count; i += run) {
-    for (run = 1; i + run < count && weights[i + run].key == weights[i].key; run++)
-      ;
-    if (run != 2) continue;
-    tie[weights[i].group] = weights[i + 1].group;
-    tie[weights[i + 1].group] = weights[i].group;
-  }
-}
-
-static rp_status find_ties(const struct rp_grouping_work *work, const struct rp_grouping *grouping,
-                           size_t *tie) {
-  struct group_weight *weights = malloc((work->use_count + 1) * sizeof *weights);
-  if (!weights) return RP_ERROR_NO_MEMORY;
-  for (size_t g = 0; g < grouping->group_count; g++)
-    tie[g] = SIZE_MAX;
-  tie_by_weights(weights, collect_group_weights(work, grouping, weights), tie);
-  free(weights);
-  return RP_OK;
-}
-
 /* ---- directions ---- */
 
 static enum rp_direction direction_of_peer(const struct rp_grouping_work *work, const struct rp_life *life) {
@@ -122,7 +59,7 @@ struct directions {
   const size_t *first;    /**< first receive of each group */
   const uint32_t *reader; /**< of each group */
   struct family *families;
-  const size_t *tie;
+  const size_t *tie; /**< the group that each shares most weights with, SIZE_MAX if there is none */
 };
 
 static struct family *family_of(const struct directions *d, size_t group) {
@@ -207,18 +144,6 @@ static void number(struct rp_grouping *grouping, const struct stage_order *order
   }
 }
 
-/* Ties between groups of different directions make partners. True if there is any. */
-static bool partners_by_ties(const struct rp_grouping *grouping, const size_t *tie, size_t *partner) {
-  bool any = false;
-  for (size_t g = 0; g < grouping->group_count; g++) {
-    bool partners = tie[g] != SIZE_MAX && tie[tie[g]] == g &&
-                    grouping->groups[g].direction != grouping->groups[tie[g]].direction;
-    partner[g] = partners ? tie[g] : SIZE_MAX;
-    any |= partners;
-  }
-  return any;
-}
-
 /** Scratch memory of rp__stages_number, one element per group (families: per life). */
 struct stage_memory {
   struct family *families;
@@ -233,15 +158,21 @@ static rp_status number_stages(const struct rp_grouping_work *work, struct rp_gr
   struct stage_order order = {.activation = memory->activation, .gradient = memory->gradient};
   find_readers(work, out, memory->reader);
   describe_families(work, out, memory->reader, first, memory->families);
-  rp_status status = find_ties(work, out, memory->tie);
+  struct rp_ties ties = {0};
+  rp_status status = rp__ties_find(work, out, &ties);
   if (status) return status;
+  rp__ties_best(&ties, out->group_count, memory->tie);
   set_sure_directions(&directions);
   set_other_directions(&directions);
   for (size_t g = 0; g < out->group_count; g++)
     memory->receives[g] = (struct first_receive){first[g], g};
   order_groups(out, memory->receives, &order);
-  if (!partners_by_ties(out, memory->tie, memory->partner)) tie_by_order(&order, memory->partner);
+  for (size_t g = 0; g < out->group_count; g++)
+    memory->partner[g] = SIZE_MAX;
+  tie_by_order(&order, memory->partner);
+  rp__ties_partners(&ties, out, memory->partner);
   number(out, &order, memory->partner);
+  rp__ties_fini(&ties);
   return RP_OK;
 }
 

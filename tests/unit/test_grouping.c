@@ -140,6 +140,41 @@ static void a_row_of_buffers_does_not_unite(void **state) {
   rp_grouping_fini(&grouping);
 }
 
+/* A block of scratch memory, older or younger than the weights, which all gradients of the first stage and
+ * all activations of the second happen to meet, is no reason to take the two for one stage. */
+static void scratch_ties_no_other_stage(void **state) {
+  (void)state;
+  for (int older = 0; older < 2; older++) {
+    struct rp_life lives[12];
+    for (size_t i = 0; i < 12; i++) {
+      lives[i] = life(i < 8 ? 0 : 2, i < 8 ? 1 : 2, i < 4 || i >= 8 ? 5 : 6, 200 + i);
+      if (i >= 4) lives[i].companions.key[lives[i].companions.count++] = weight(older ? 4 : 7);
+    }
+    struct rp_grouping grouping = group(lives, 12, false);
+    assert_int_equal(grouping.group_count, 3);
+    for (size_t i = 0; i < 12; i++)
+      assert_int_equal(grouping.groups[grouping.group_of[i]].stage_ordinal, i / 4 % 2);
+    rp_grouping_fini(&grouping);
+  }
+}
+
+/* By more weights than one, stages are told even where the order of receives says otherwise: the first stage
+ * gets no gradient. */
+static void more_weights_tell_more_than_order(void **state) {
+  (void)state;
+  struct rp_life lives[12];
+  for (size_t i = 0; i < 12; i++) {
+    lives[i] = life(i < 8 ? 0 : 2, i < 8 ? 1 : 2, i < 4 ? 5 : 6, 200 + i);
+    if (i >= 4) lives[i].companions.key[lives[i].companions.count++] = weight(7);
+    if (i < 4 || i >= 8) lives[i].companions.key[lives[i].companions.count++] = weight(8);
+  }
+  struct rp_grouping grouping = group(lives, 12, false);
+  assert_int_equal(grouping.group_count, 3);
+  for (size_t i = 0; i < 12; i++)
+    assert_int_equal(grouping.groups[grouping.group_of[i]].stage_ordinal, i >= 4);
+  rp_grouping_fini(&grouping);
+}
+
 /* Two stages receive all their activations one after the other, the second ones further on in the same row.
  */
 static void weights_split_a_row_of_buffers(void **state) {
@@ -305,6 +340,8 @@ int main(void) {
                                      cmocka_unit_test(another_first_microbatch_is_no_other_direction),
                                      cmocka_unit_test(older_blocks_do_not_renumber),
                                      cmocka_unit_test(a_row_of_buffers_does_not_unite),
+                                     cmocka_unit_test(scratch_ties_no_other_stage),
+                                     cmocka_unit_test(more_weights_tell_more_than_order),
                                      cmocka_unit_test(weights_split_a_row_of_buffers),
                                      cmocka_unit_test(tensors_of_one_allocation_are_told_apart),
                                      cmocka_unit_test(the_first_stage_reads_gradients_differently),
