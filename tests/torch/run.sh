@@ -5,8 +5,9 @@
 #   as a table  receive buffer pools side by side (side_by_side.py; only where asked for)
 # Each version of torch gets an environment of its own under the build folder. Needs network and a few GB at the first run.
 #
-#   tests/torch/run.sh [--torch VERSION]... [--only paper|jobs|table] [--test NAME]... [BUILD_FOLDER [VERSION...]]
+#   tests/torch/run.sh [--torch VERSION]... [--only environment|paper|jobs|table] [--test NAME]... [BUILD_FOLDER [VERSION...]]
 #
+# --only environment installs torch and runs nothing.
 # --test runs these of the jobs only: a module, module.Class or module.Class.test. Those of one module run in one process.
 # Versions: a number, or "newest" (default: 2.11.0 and newest). Without a build folder build/default is built.
 # TORCH_TEST_SCHEDULES, _RANKS and _MICROBATCHES choose among the jobs of test_pipelines and test_enforcing, and
@@ -19,9 +20,9 @@ versions=() tests=() only="paper jobs" build=
 while [ $# -gt 0 ]; do
   case "$1" in
     --torch) versions+=("${2:?--torch needs a version}"); shift ;;
-    --only) only=${2:?--only needs paper, jobs or table}; shift ;;
+    --only) only=${2:?--only needs environment, paper, jobs or table}; shift ;;
     --test) tests+=("${2:?--test needs a name}"); shift ;;
-    -*) echo "usage: tests/torch/run.sh [--torch VERSION]... [--only paper|jobs|table] [--test NAME]... [BUILD_FOLDER [VERSION...]]" >&2; exit 2 ;;
+    -*) echo "usage: tests/torch/run.sh [--torch VERSION]... [--only environment|paper|jobs|table] [--test NAME]... [BUILD_FOLDER [VERSION...]]" >&2; exit 2 ;;
     *) if [ -z "$build" ]; then build=$1; else versions+=("$1"); fi ;;
   esac
   shift
