@@ -358,7 +358,7 @@ static void format_side(const json_t *side, char *out, size_t out_size) {
   rp_cmd_plain(out);
 }
 
-static void print_violation(FILE *out, const json_t *conflict) {
+static void print_both_sides(FILE *out, const json_t *conflict) {
   char kind[64], slot[24], earlier[512], later[512];
   format_side(json_object_get(conflict, "earlier"), earlier, sizeof earlier);
   format_side(json_object_get(conflict, "later"), later, sizeof later);
@@ -373,22 +373,44 @@ static void print_violations(FILE *out, const json_t *conflicts) {
   json_array_foreach(json_object_get(conflicts, "kept"), i, conflict) {
     if (json_is_true(json_object_get(conflict, "prevented"))) continue;
     if (shown++ < SHOWN_VIOLATIONS)
-      print_violation(out, conflict);
+      print_both_sides(out, conflict);
     else
       more++;
   }
   if (more) fprintf(out, "  and %zu more, in the report\n", more);
 }
 
+static bool is_prevented(const json_t *conflict, const char *kind) {
+  return json_is_true(json_object_get(conflict, "prevented")) &&
+         strcmp(rp__text_of(conflict, "kind", ""), kind) == 0;
+}
+
+/* Both sides of the first of each kind. */
+static void print_first_prevented(FILE *out, const json_t *conflicts, const char *but) {
+  const json_t *kept = json_object_get(conflicts, "kept");
+  size_t i;
+  json_t *conflict;
+  json_array_foreach(kept, i, conflict) {
+    const char *kind = rp__text_of(conflict, "kind", "");
+    size_t before = 0;
+    while (before < i && !is_prevented(json_array_get(kept, before), kind))
+      before++;
+    if (before == i && is_prevented(conflict, kind) && strcmp(kind, but) != 0)
+      print_both_sides(out, conflict);
+  }
+}
+
 /* A wait inserted is nothing to be alarmed about: most programs need some once their buffers share memory. */
 static void print_prevented(FILE *out, const json_t *report, const json_t *device, bool shadow) {
   static const char unordered[] = "unordered_reuse";
-  const json_t *prevented = json_object_get(json_object_get(device, "conflicts"), "prevented");
+  const json_t *conflicts = json_object_get(device, "conflicts");
+  const json_t *prevented = json_object_get(conflicts, "prevented");
   uint64_t waits = rp__count_of(prevented, unordered);
   char counts[512];
   if (format_counts(prevented, unordered, counts, sizeof counts)) {
     begin_line(out, report, device);
     fprintf(out, "%s %s\n", shadow ? "enforcing would have prevented" : "prevented", counts);
+    print_first_prevented(out, conflicts, unordered);
   }
   if (!waits) return;
   begin_line(out, report, device);
@@ -411,7 +433,7 @@ static void print_unclear(FILE *out, const json_t *report, const json_t *device,
       shadow ? "would have got" : "got");
   if (late) fprintf(out, " (%llu times too late)", (unsigned long long)late);
   fputs(", or read what was not there any more (unclear_access)\n", out);
-  if (first) print_violation(out, first);
+  if (first) print_both_sides(out, first);
 }
 
 static void print_conflicts(FILE *out, const json_t *report, const json_t *device, bool shadow) {

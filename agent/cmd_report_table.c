@@ -151,11 +151,11 @@ static bool conclude_enforced(const struct rp_read_set *set, size_t job, char *o
   rp__format_bytes(sum.one_to_one_peak_bytes, stock, sizeof stock);
   if (sum.saved_peak_bytes == 0 && sum.rounding_peak_bytes)
     snprintf(out, out_size,
-             "sharing saved nothing of the %s that receive buffers would hold: other allocations are "
+             "sharing saved nothing of the %s that these receive buffers would hold: other allocations are "
              "rounded up by as much%s.",
              stock, violations);
   else if (sum.saved_peak_bytes >= 0)
-    snprintf(out, out_size, "sharing saved %s of the %s that receive buffers would hold%s.",
+    snprintf(out, out_size, "sharing saved %s of the %s that these receive buffers would hold%s.",
              rp__format_bytes((uint64_t)sum.saved_peak_bytes, saved, sizeof saved), stock, violations);
   else
     snprintf(out, out_size,

@@ -31,7 +31,9 @@ static const struct {
                               "There are more allocations of a planned size than the plan counts; those have "
                               "memory of their own."},
     [RP_POOL_MORE_IN_FLIGHT] =
-        {"more_in_flight", "All slots were in use when a receive was posted; plan more slots or add slack."},
+        {"more_in_flight",
+         "When a receive was posted, no slot was known to be done with: all were in use, or their "
+         "messages were not read as in the steps before; plan more slots or add slack."},
     [RP_POOL_FIRST_TOUCH] =
         {"first_touch", "Allocations of a planned size that something other than a receive used first are no "
                         "receive buffers: they have memory of their own, as they should."},

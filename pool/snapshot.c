@@ -195,9 +195,10 @@ static const struct reason reasons[RP_REASON_COUNT] = {
     [RP_REASON_JUST_IN_TIME] = {"just_in_time",
                                 "The framework allocates each buffer just before its receive and "
                                 "frees it after use; there is nothing to pool."},
-    [RP_REASON_UNBOUNDED_DEPTH] = {"unbounded_depth",
-                                   "Every buffer of the step is in use at once, so nothing can be "
-                                   "saved; a 1F1B schedule would need fewer."},
+    [RP_REASON_UNBOUNDED_DEPTH] =
+        {"unbounded_depth", "Every buffer of the step is in use at once, so nothing can be "
+                            "saved; a schedule with fewer microbatches in flight, as 1F1B has, would need "
+                            "fewer."},
     [RP_REASON_WITHIN_SLACK] = {"within_slack",
                                 "The buffers in use and the slack together are as many as there are; "
                                 "more microbatches or less slack would change that."},

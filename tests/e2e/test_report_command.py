@@ -187,7 +187,7 @@ class ReportCommandTest(support.TestCase):
         rows = [line.split() for line in result.stdout.splitlines()]
         self.assertIn("0 node/one:1000 0 (rounding) - - - - - - - 3.0 MiB -3.0 MiB -".split(), rows)
         self.assertIn("total 20.0 MiB 19.0 MiB 1.0 MiB".split(), [row[:7] for row in rows])
-        self.assertIn("=> sharing saved 1.0 MiB of the 20.0 MiB that receive buffers would hold.\n", result.stdout)
+        self.assertIn("=> sharing saved 1.0 MiB of the 20.0 MiB that these receive buffers would hold.\n", result.stdout)
         document = json.loads(self.report("--json", self.reports_dir).stdout)
         support.validator("job.schema.json").validate(document)
         self.assertEqual([document["totals"]["enforcement"][key] for key in ("saved_peak_bytes", "rounding_peak_bytes")],
@@ -210,7 +210,7 @@ class ReportCommandTest(support.TestCase):
             for account in (report["enforcement"]["totals"], report["enforcement"]["devices"][0]):
                 account.update(rounding_peak_bytes=4 * mib)
         self.change(os.path.join(self.reports_dir, "node_one-1000-900.json"), more)
-        self.assertIn("=> sharing saved nothing of the 20.0 MiB that receive buffers would hold: other allocations are "
+        self.assertIn("=> sharing saved nothing of the 20.0 MiB that these receive buffers would hold: other allocations are "
                       "rounded up by as much.\n", self.report(self.reports_dir).stdout)
 
     def test_what_is_shared(self):
@@ -226,12 +226,14 @@ class ReportCommandTest(support.TestCase):
         for words in ("rank 1, node/one:1001, device 0: shared from step 2 on, set up in 1.5 ms; 3 waits inserted, "
                       "250.0 us waited; slack 1",
                       "rank 1, node/one:1001, device 0: memory of their own for 1 more_in_flight\n",
-                      "note: more_in_flight: All slots were in use when a receive was posted; plan more slots or add "
-                      "slack. (2 processes)\n",
-                      "rank 0, node/one:1000, device 0: prevented 1 early_reuse\n",
+                      "note: more_in_flight: When a receive was posted, no slot was known to be done with: all were in use, or "
+                      "their messages were not read as in the steps before; plan more slots or add slack. (2 processes)\n",
+                      "rank 0, node/one:1000, device 0: prevented 1 early_reuse\n  early_reuse, slot 1: kernel "
+                      "_Z8backwardPf of microbatch 1 in step 2, buffer 1 at 0x7f0000100000, stream 0x5555; then recv of "
+                      "microbatch 3 in step 2, buffer 3 at 0x7f0000300000, stream 0x77\nrank 0",
                       "rank 0, node/one:1000, device 0: let 3 uses wait for the one before (unordered_reuse)\n",
                       "device 1: nothing is shared: No step was like the one before. (no_pattern)",
-                      "=> sharing saved 12.0 MiB of the 32.0 MiB that receive buffers would hold.\n"):
+                      "=> sharing saved 12.0 MiB of the 32.0 MiB that these receive buffers would hold.\n"):
             self.assertIn(words, result.stdout)
         self.assertTrue(result.stdout.startswith("if every receive buffer had memory of its own:\nrank "), result.stdout)
         self.assertNotIn("VIOLATION", result.stdout)
@@ -256,7 +258,7 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("device 1: left to the driver: the driver has no virtual memory management", result.stdout)
         self.assertNotIn("device 1: nothing is shared", result.stdout)
         self.assertIn("switched off by node_one-1001-900.disable after 2.1 us, nothing shared after 3.1 us", result.stdout)
-        self.assertIn("=> sharing saved 6.0 MiB of the 16.0 MiB that receive buffers would hold, with 1 VIOLATION; "
+        self.assertIn("=> sharing saved 6.0 MiB of the 16.0 MiB that these receive buffers would hold, with 1 VIOLATION; "
                       "sharing was switched off (switched_off) in 1 of 1 processes.\n   Do not trust", result.stdout)
 
         def many(report):
