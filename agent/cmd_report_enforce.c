@@ -301,7 +301,9 @@ static void print_unused_classes(FILE *out, const json_t *report, const json_t *
       !has_buffers(class) && !json_is_true(json_object_get(class, "left_to_driver"));
   if (!unused || !json_is_true(json_object_get(device, "planned"))) return;
   begin_line(out, report, device);
-  fprintf(out, "the run receives nothing of %zu of the plan's %zu classes\n", unused, count);
+  fprintf(out,
+          "the run receives nothing of %zu of the plan's %zu classes, or not into allocations of their own\n",
+          unused, count);
 }
 
 /* Reasons for all buffers at once: how often they came up says nothing. */

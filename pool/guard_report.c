@@ -75,9 +75,8 @@ static const char wrong_size_text[] =
     "(buffer-bytes), or none, and the sizes are found.";
 static const char elsewhere_text[] =
     "Messages have the size that was given, but do not lie in allocations of that size: they share larger "
-    "ones with other data (buffers of 10 MiB and more get allocations of their own from PyTorch), or their "
-    "memory "
-    "is allocated in a way that the agent does not see.";
+    "ones with other data (buffers of 10 MiB and more get allocations of their own from PyTorch, unless "
+    "its segments are expandable), or their memory is allocated in a way that the agent does not see.";
 static const char maybe_rounding_text[] =
     "The receive buffers fill the pieces in which the device gives memory badly, and are left to the driver: "
     "a plan has those share that gain by it, buffer-bytes those of a size.";
