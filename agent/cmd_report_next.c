@@ -130,17 +130,17 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
              "gain (%.*s).",
              sum->sharing, asked, (int)strcspn(unshared, ":"), unshared);
   else if (unshared)
-    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; look at %s", asked,
-             sum->sharing, unshared);
+    snprintf(out, out_size, "Sharing was asked for in %zu process%s and happens in %zu; look at %s", asked,
+             asked == 1 ? "" : "es", sum->sharing, unshared);
   else if (sum->serious)
     snprintf(out, out_size,
-             "Sharing was asked for in %zu processes and lasted in %zu; look at what was prevented.", asked,
-             sum->sharing);
+             "Sharing was asked for in %zu process%s and lasted in %zu; look at what was prevented.", asked,
+             asked == 1 ? "" : "es", sum->sharing);
   else if (!sum->sharing && summary->channels && !summary->saved_bytes && !summary->too_few)
     snprintf(out, out_size, "Nothing can be shared, as the decision column says: run it without enforce.");
   else
-    snprintf(out, out_size, "Sharing was asked for in %zu processes and happens in %zu; %s.", asked,
-             sum->sharing,
+    snprintf(out, out_size, "Sharing was asked for in %zu process%s and happens in %zu; %s.", asked,
+             asked == 1 ? "" : "es", sum->sharing,
              has_ended(set, job) ? "the job ended before the others could" : "let the job run on");
 }
 
