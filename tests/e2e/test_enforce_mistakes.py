@@ -2,7 +2,7 @@
 it is, with the right buffers, microbatches and streams; prevented where it can be, and then with the same results. With the
 guard switched off the same runs compute something else. Correct runs, however random, give no report at all.
 
-E2E_SEEDS says how many random runs there are (default 24; 1,000 take about half an hour), E2E_FIRST_SEED with which
+E2E_SEEDS says how many random runs there are (default 24; 1,000 take about half an hour of one core), E2E_FIRST_SEED with which
 they begin.
 """
 
