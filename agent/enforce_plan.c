@@ -170,7 +170,9 @@ static rp_status place_tensor(struct builder *b, size_t number, const struct rp_
                                         .begin = r->begin,
                                         .end = r->end,
                                         .accesses = r->accesses,
-                                        .readers = r->readers};
+                                        .readers = r->readers,
+                                        .stage = r->stage,
+                                        .direction = (uint32_t)r->direction};
   if (place + 1 == same_size) own->placed++;
   return RP_OK;
 }

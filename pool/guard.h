@@ -56,6 +56,8 @@ struct rp_guard_planned_receive {
   uint64_t begin, end; /**< positions: released before position p when end < p */
   uint32_t accesses;   /**< that read it, where an earlier run counted them; else 0 */
   uint32_t readers;    /**< parts of the schedule that read it, so at least as many accesses; 0 = not known */
+  int32_t stage;       /**< and direction: messages of one stage and direction are read alike */
+  uint32_t direction;
 };
 
 /** What is known before the first step. Arrays are copied.

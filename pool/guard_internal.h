@@ -97,6 +97,21 @@ struct rp__guard_peer {
   uint32_t sent_before;    /**< in the step that it was last used in before */
 };
 
+/** How messages that are alike are read in a step. */
+struct rp__guard_reading {
+  uint64_t step;         /**< of the counts below */
+  uint32_t most, let_go; /**< most accesses of one of them; released by the plan */
+  uint64_t received_ever;
+  bool answered; /**< each is answered by a send: its sender was heard from before it was talked to */
+};
+
+/** Planned messages of one class, stage and direction. */
+struct rp__guard_kind {
+  uint32_t class_index, direction;
+  int32_t stage;
+  struct rp__guard_reading reading;
+};
+
 /** What the guard knows of a class of the pool. */
 struct rp__guard_class {
   uint32_t pool_class; /**< RP_POOL_NONE: not made */
@@ -104,15 +119,15 @@ struct rp__guard_class {
   int32_t stage, peer;
   uint32_t direction, slots, buffers, depth, slack;
   /* Plan. */
-  bool ring;                       /**< the n-th receive of a step has slot n mod K */
-  bool any_number;                 /**< more buffers than the plan counts are no surprise */
-  uint32_t needed;                 /**< least accesses of each of its receives, by the plan; 0 = not known */
-  bool counted;                    /**< and exactly so many, by an earlier run */
-  uint64_t step;                   /**< of the counts below */
-  uint32_t received, most, let_go; /**< receives; most accesses of one of them; released by the plan */
-  uint64_t received_ever;
-  bool sure;     /**< auto: it was learned in a step that reads messages again after something was sent */
-  bool answered; /**< each is answered by a send: its sender was heard from before it was talked to */
+  bool ring;       /**< the n-th receive of a step has slot n mod K */
+  bool any_number; /**< more buffers than the plan counts are no surprise */
+  uint32_t needed; /**< least accesses of each of its receives, by the plan; 0 = not known */
+  bool counted;    /**< and exactly so many, by an earlier run */
+  uint64_t step;   /**< of the count below */
+  uint32_t received;
+  struct rp__guard_reading reading; /**< of all its messages */
+  bool several;                     /**< stages or directions, whose messages are read differently */
+  bool sure; /**< auto: it was learned in a step that reads messages again after something was sent */
 };
 
 /** A size in pieces of the device, as allocations are told apart by it. */
@@ -132,8 +147,11 @@ struct rp__guard_plan {
   struct rp__guard_size *sizes; /**< [size_count] that the templates have, in pieces of the device */
   uint32_t size_count;
   struct rp_guard_planned_receive *items;
-  size_t item_count, position; /**< of the next receive in this step */
-  uint32_t *ring_of;           /**< [peer_count] class of a planned peer, or RP_POOL_NONE */
+  size_t item_count, position;  /**< of the next receive in this step */
+  struct rp__guard_kind *kinds; /**< [kind_count] */
+  uint32_t *kind_of;            /**< [item_count] */
+  uint32_t kind_count;
+  uint32_t *ring_of; /**< [peer_count] class of a planned peer, or RP_POOL_NONE */
   uint32_t peer_count;
 };
 

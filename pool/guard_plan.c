@@ -61,6 +61,30 @@ static void study_items(struct rp__guard_plan *plan) {
     plan->templates[c].received = 0;
 }
 
+static uint32_t kind_for(struct rp__guard_plan *plan, const struct rp_guard_planned_receive *item) {
+  uint32_t k = 0;
+  for (; k < plan->kind_count; k++) {
+    const struct rp__guard_kind *kind = &plan->kinds[k];
+    if (kind->class_index == item->class_index && kind->stage == item->stage &&
+        kind->direction == item->direction)
+      return k;
+    if (kind->class_index == item->class_index) plan->templates[item->class_index].several = true;
+  }
+  plan->kinds[plan->kind_count++] = (struct rp__guard_kind){
+      .class_index = item->class_index, .stage = item->stage, .direction = item->direction};
+  return k;
+}
+
+/* A class may be of several stages and directions, of which some read each message oftener than others. */
+static rp_status study_kinds(struct rp__guard_plan *plan) {
+  plan->kinds = malloc((plan->item_count + 1) * sizeof *plan->kinds);
+  plan->kind_of = malloc((plan->item_count + 1) * sizeof *plan->kind_of);
+  if (!plan->kinds || !plan->kind_of) return RP_ERROR_NO_MEMORY;
+  for (size_t i = 0; i < plan->item_count; i++)
+    plan->kind_of[i] = kind_for(plan, &plan->items[i]);
+  return RP_OK;
+}
+
 #define SEVERAL (RP_POOL_NONE - 1)
 
 /* K does not depend on N: rings go on where the list ends, so that a plan of fewer microbatches serves. */
@@ -139,7 +163,8 @@ rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan
   rp_status status = rp__guard_sizes_take(guard);
   if (status || plan->hints) return status;
   study_items(plan);
-  status = study_peers(plan);
+  status = study_kinds(plan);
+  if (!status) status = study_peers(plan);
   if (status) return status;
   status = make_classes(guard);
   if (status == RP_ERROR_NO_MEMORY) return status;
@@ -164,6 +189,8 @@ void rp__guard_plan_fini(struct rp_guard *guard) {
   free(guard->plan.templates);
   free(guard->plan.items);
   free(guard->plan.ring_of);
+  free(guard->plan.kinds);
+  free(guard->plan.kind_of);
   rp__guard_sizes_fini(guard);
 }
 
@@ -230,7 +257,23 @@ static uint32_t received_in_step(const struct rp_guard *guard, const struct rp__
 static void class_step(const struct rp_guard *guard, struct rp__guard_class *class) {
   if (class->step == guard->step) return;
   class->step = guard->step;
-  class->received = class->most = class->let_go = 0;
+  class->received = 0;
+}
+
+static void reading_step(const struct rp_guard *guard, struct rp__guard_reading *reading) {
+  if (reading->step == guard->step) return;
+  reading->step = guard->step;
+  reading->most = reading->let_go = 0;
+}
+
+/* Of the messages that are read as that of `item` is; where the list does not tell, of the whole class. */
+static struct rp__guard_reading *reading_of(struct rp_guard *guard, struct rp__guard_class *class,
+                                            uint32_t item) {
+  bool told = class->several && item != RP_POOL_NONE;
+  struct rp__guard_reading *reading =
+      told ? &guard->plan.kinds[guard->plan.kind_of[item]].reading : &class->reading;
+  reading_step(guard, reading);
+  return reading;
 }
 
 struct rp__guard_target rp__guard_plan_target(struct rp_guard *guard,
@@ -262,19 +305,19 @@ static bool ended_before(const struct rp_guard *guard, const struct rp__guard_bu
 }
 
 /* Nobody counted how often a message is read, only which parts of the schedule do it. Then it has been read
- * as often as any other of its class so far, and where something goes back for each (design: the answering
+ * as often as any other of its kind so far, and where something goes back for each (design: the answering
  * send), that has been sent: the list may be of another schedule, with fewer messages in flight. */
-static bool looks_done(const struct rp_guard *guard, const struct rp__guard_class *class,
+static bool looks_done(const struct rp_guard *guard, const struct rp__guard_reading *reading,
                        const struct rp__guard_buffer *tenant) {
-  if (tenant->now.total < class->most) return false;
+  if (tenant->now.total < reading->most) return false;
   bool told = guard->sizes_told || (guard->options.sends_told && !guard->sizes_untold);
-  if (!class->answered || !told) return true;
-  return rp__guard_peer_sent(guard, tenant->comm, tenant->peer) > class->let_go;
+  if (!reading->answered || !told) return true;
+  return rp__guard_peer_sent(guard, tenant->comm, tenant->peer) > reading->let_go;
 }
 
 /* Was the message read for the last time, by what the plan says and nothing better? Never where the plan does
  * not say how often that is. */
-static bool done_by_plan(const struct rp_guard *guard, const struct rp__guard_class *class,
+static bool done_by_plan(struct rp_guard *guard, struct rp__guard_class *class,
                          const struct rp__guard_buffer *tenant, const struct rp__guard_target *target) {
   const struct rp_guard_planned_receive *item =
       tenant->item == RP_POOL_NONE ? NULL : &guard->plan.items[tenant->item];
@@ -284,7 +327,7 @@ static bool done_by_plan(const struct rp_guard *guard, const struct rp__guard_cl
   if (tenant->waiting || !needed || tenant->now.total < needed) return false;
   if (tenant->step != guard->step) return true;
   if (target->item != RP_POOL_NONE && !ended_before(guard, tenant, target->item)) return false;
-  return counted || looks_done(guard, class, tenant);
+  return counted || looks_done(guard, reading_of(guard, class, tenant->item), tenant);
 }
 
 static void release_tenant(struct rp_guard *guard, struct rp__guard_class *class, uint32_t slot, uint32_t id,
@@ -293,7 +336,10 @@ static void release_tenant(struct rp_guard *guard, struct rp__guard_class *class
   if (rp_pool_slot(guard->pool, class->pool_class, slot, &tenant, NULL)) return;
   if (tenant == RP_POOL_NONE || tenant == id) return;
   if (!done_by_plan(guard, class, &guard->buffers[tenant], target)) return;
-  if (rp_pool_release(guard->pool, tenant) == RP_OK) class->let_go++;
+  if (rp_pool_release(guard->pool, tenant) != RP_OK) return;
+  reading_of(guard, class, RP_POOL_NONE)->let_go++;
+  uint32_t item = guard->buffers[tenant].item;
+  if (class->several && item != RP_POOL_NONE) reading_of(guard, class, item)->let_go++;
 }
 
 void rp__guard_plan_release(struct rp_guard *guard, uint32_t id, const struct rp__guard_target *target) {
@@ -310,7 +356,10 @@ void rp__guard_plan_release(struct rp_guard *guard, uint32_t id, const struct rp
 void rp__guard_plan_touched(struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
   if (buffer->class_index == RP_POOL_NONE || buffer->step != guard->step) return;
   struct rp__guard_class *class = &guard->classes[buffer->class_index];
-  if (class->step == guard->step && buffer->now.total > class->most) class->most = buffer->now.total;
+  struct rp__guard_reading *all = reading_of(guard, class, RP_POOL_NONE),
+                           *alike = reading_of(guard, class, buffer->item);
+  if (buffer->now.total > all->most) all->most = buffer->now.total;
+  if (buffer->now.total > alike->most) alike->most = buffer->now.total;
 }
 
 /* The first time in a step that the list is left; what happens then depends on the classes. */
@@ -319,6 +368,14 @@ static void depart(struct rp_guard *guard, const struct rp__guard_target *target
   if (plan->departed || target->item != RP_POOL_NONE) return;
   plan->departed = true;
   if (target->class_index == RP_POOL_NONE) guard->any_departed = true;
+}
+
+/* Whoever we hear from before we talk to them is before us in the pipeline, and wants an answer. The first
+ * step shows it: in later ones sends come before the receive that tells that they have begun. */
+static void first_heard(const struct rp_guard *guard, struct rp__guard_reading *reading,
+                        const struct rp_guard_receive *receive) {
+  if (!reading->received_ever++)
+    reading->answered = rp__guard_peer_sent(guard, receive->comm, receive->peer) == 0;
 }
 
 void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct rp_guard_receive *receive,
@@ -337,10 +394,9 @@ void rp__guard_plan_received(struct rp_guard *guard, uint32_t id, const struct r
   }
   struct rp__guard_class *class = &guard->classes[target->class_index];
   class_step(guard, class);
-  /* Whoever we hear from before we talk to them is before us in the pipeline, and wants an answer. The first
-   * step shows it: in later ones sends come before the receive that tells that they have begun. */
-  if (!class->received_ever++)
-    class->answered = rp__guard_peer_sent(guard, receive->comm, receive->peer) == 0;
+  first_heard(guard, reading_of(guard, class, RP_POOL_NONE), receive);
+  if (class->several && target->item != RP_POOL_NONE)
+    first_heard(guard, reading_of(guard, class, target->item), receive);
   class->received++;
   buffer->class_index = target->class_index;
   class->peer = class->peer == -1 || class->peer == receive->peer ? receive->peer : -2;

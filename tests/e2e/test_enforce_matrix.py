@@ -7,6 +7,7 @@ By default every three settings are tried together at least once (under a saniti
 """
 
 import itertools
+import json
 import os
 import random
 import unittest
@@ -136,6 +137,37 @@ class MatrixTest(enforcing.EnforcingCase):
             with self.subTest(**combination, seed=index + 1):
                 self.check(combination, index + 1)
         print(f"{len(tried)} combinations", flush=True)
+
+
+class GranularityTest(enforcing.EnforcingCase):
+    """Who shares with whom, by a plan on paper: all that a rank receives, all of a direction, or a stage alone. Messages of
+    one class are then of stages that read them differently often."""
+
+    def check(self, schedule, granularity, slack, seed):
+        arguments = ["--schedule", schedule, "--stages", 2, "--chunks", 2, "--microbatches", 8, "--steps", 3,
+                     "--message-bytes", 2 * MIB]
+        path = self.plan("--schedule", schedule, "--stages", 4, "--ranks", 2, "--microbatches", 8, "--buffer-bytes", 2 * MIB,
+                         "--granularity", granularity, "--slack", slack)
+        with open(path) as file:
+            planned = json.load(file)
+        stock = self.train(arguments, seed=seed)
+        pooled = self.train(arguments, ["--mode", "enforce", "--plan", path], seed=seed)
+        self.assertEqual(pooled.computed, stock.computed)
+        self.check_quiet(pooled)
+        self.check_accounts_close(pooled)
+        for rank, record in pooled.records.items():
+            own = [pool for pool in planned["classes"] if pool["rank"] == rank]
+            found = [(pool["slots"], pool["buffers"], pool["physical_peak_bytes"])
+                     for pool in pooled.device(rank)["classes"]]
+            self.assertEqual(sorted(found), sorted((pool["slots"], pool["buffers"], pool["slots"] * 2 * MIB) for pool in own))
+            saved = sum(pool["buffers"] - pool["slots"] for pool in own) * 2 * MIB
+            self.assertEqual(stock.records[rank].summary["held_bytes"] - record.summary["held_bytes"], saved, f"rank {rank}")
+
+    def test_all(self):
+        for seed, case in enumerate([("interleaved_1f1b", "direction", 0), ("interleaved_1f1b", "rank", 2),
+                                     ("looped_bfs", "direction", 2), ("looped_bfs", "rank", 0)], 1):
+            with self.subTest(case=case, seed=seed):
+                self.check(*case, seed)
 
 
 class CoveringTest(unittest.TestCase):

@@ -155,6 +155,35 @@ static void read_twice_by_the_schedule(void **state) {
     }
 }
 
+/* One class for all that a rank receives: activations are read three times, gradients twice, and how often
+ * each is read nobody counted. */
+static void classes_whose_messages_are_read_differently(void **state) {
+  (void)state;
+  for (uint32_t depth = 1; depth <= 4; depth++)
+    for (int sends_told = 0; sends_told < 2; sends_told++) {
+      struct guard_program program = guard_program_1f1b(8, depth);
+      struct guard_plan plan;
+      guard_program_plan(&program, 0, &plan);
+      uint32_t activations = plan.classes[0].slots, slots = activations + plan.classes[1].slots;
+      for (size_t i = 0; i < plan.plan.receive_count; i++) {
+        struct rp_guard_planned_receive *item = &plan.receives[i];
+        if (item->class_index) item->slot += activations;
+        item->direction = 1 + item->class_index;
+        item->readers = item->class_index ? 1 : 2;
+        item->class_index = item->accesses = 0;
+      }
+      plan.plan.class_count = 1;
+      plan.classes[0].slots = slots;
+      plan.classes[0].buffers = 16;
+      struct guard_fixture f = guard_start(
+          &(struct rp_guard_options){.every_touch_seen = true, .sends_told = sends_told}, &plan.plan);
+      guard_program_alloc(&f, &program);
+      guard_program_steps(&f, &program, 3);
+      quiet(&f, slots);
+      guard_end(&f);
+    }
+}
+
 /* A stage built again starts anew: its buffers taught nothing yet. */
 static void sizes_of_rebuilt_stages(void **state) {
   (void)state;
@@ -580,6 +609,7 @@ int main(void) {
       cmocka_unit_test(sizes_only),
       cmocka_unit_test(a_list_without_evidence),
       cmocka_unit_test(read_twice_by_the_schedule),
+      cmocka_unit_test(classes_whose_messages_are_read_differently),
       cmocka_unit_test(sizes_of_rebuilt_stages),
       cmocka_unit_test(planned_tenant_in_an_open_group),
       cmocka_unit_test(a_plan_that_contradicts_itself),
