@@ -44,6 +44,11 @@ static inline bool rp_enforce_on(void) {
   return atomic_load_explicit(&rp_enforce_on_value, memory_order_relaxed) && rp_state_get() != RP_STATE_CHILD;
 }
 
+/** The same, or observe mode, where the report tells what could not have been shared: for rare calls. */
+static inline bool rp_enforce_watches(void) {
+  return rp_enforce_on() || rp_state_is_on();
+}
+
 /** Back to one allocation per buffer at the next quiescent point. From any thread but a callback's. */
 void rp_enforce_request_fallback(enum rp_pool_reason reason);
 /** Violations so far, of all devices. */
@@ -98,7 +103,8 @@ struct rp_enforce_buffer {
 bool rp_enforce_find(uint64_t address, struct rp_enforce_buffer *out);
 /** Gives the buffer at `address` memory if it has none. */
 void rp_enforce_touch(uint64_t address);
-/** A range is about to be registered or exported (RP_POOL_FLAG_*). False: refuse. */
+/** A range is about to be registered or exported (RP_POOL_FLAG_*). False: refuse. Also in observe mode, where
+ * nothing is refused. */
 bool rp_enforce_flag(uint64_t address, uint64_t bytes, uint32_t flag, uint32_t kind);
 
 #define RP_ENFORCE_HANDLE_BYTES 64 /**< of a cudaIpcMemHandle_t */

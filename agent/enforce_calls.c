@@ -62,6 +62,7 @@ static struct rp_guard_access access_of(const struct rp_work *work, const struct
                                   .kind = use->kind,
                                   .place = use->place,
                                   .asked = rp_thread.asked,
+                                  .stoppable = rp_call_is_stoppable(),
                                   .function = work->function,
                                   .site = work->site,
                                   .seq = work->seq,

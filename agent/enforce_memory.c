@@ -249,7 +249,7 @@ bool rp_enforce_flag(uint64_t address, uint64_t bytes, uint32_t flag, uint32_t k
     what.address = begin + size;
   }
   rp__gate_leave();
-  return allowed;
+  return allowed || rp__enforce.shadow;
 }
 
 /* ---- contexts and peers ---- */

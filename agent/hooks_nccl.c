@@ -282,7 +282,8 @@ ASYNC_ERROR(pncclCommGetAsyncError)
 /* ---- registrations: NCCL may keep what lies behind an address ---- */
 
 static bool register_range(const void *buffer, size_t bytes) {
-  return !asks() || rp_enforce_flag(HANDLE(buffer), bytes, RP_POOL_FLAG_REGISTERED, RP_EVENT_NONE);
+  bool watches = rp_enforce_watches() && rp_call_is_programs(RP_CALL_NCCL);
+  return !watches || rp_enforce_flag(HANDLE(buffer), bytes, RP_POOL_FLAG_REGISTERED, RP_EVENT_NONE);
 }
 
 #define REGISTER(name, parameters, arguments)                                                                \

@@ -111,11 +111,18 @@ RP_HOOK(int, cuMemGetAddressRange_v2, (uint64_t * base, size_t *bytes, uint64_t 
 
 /* ---- ways out ---- */
 
-/* Told before the call: from then on the buffer keeps its memory for itself, whatever the driver answers. */
+/* Told before the call: from then on the buffer keeps its memory for itself, whatever the driver answers. False:
+ * it cannot. */
+static bool may_get_away(uint64_t address, uint64_t bytes) {
+  bool watches = rp_enforce_watches() && rp_call_is_programs(RP_CALL_ALLOC);
+  return !watches || rp_enforce_flag(address, bytes, RP_POOL_FLAG_ESCAPED, RP_EVENT_NONE);
+}
+
 #define EXPORT(name, parameters, arguments, address, bytes)                                                  \
   RP_HOOK(int, name, parameters) {                                                                           \
     int result;                                                                                              \
-    if (!begin() || rp_enforce_flag((uint64_t)(uintptr_t)(address), (bytes), RP_POOL_FLAG_ESCAPED, 0))       \
+    (void)rp_call_begin(RP_CALL_ALLOC);                                                                      \
+    if (may_get_away((uint64_t)(uintptr_t)(address), (bytes)))                                               \
       result = real_##name arguments;                                                                        \
     else                                                                                                     \
       result = rp_hook_fail(#name, (void *)real_##name, RP_ABI_OUT_OF_MEMORY);                               \
@@ -128,6 +135,7 @@ RP_HOOK(int, cuMemGetAddressRange_v2, (uint64_t * base, size_t *bytes, uint64_t 
   RP_HOOK(int, name, (void *handle, type address)) {                                                         \
     int result = RP_ABI_SUCCESS;                                                                             \
     bool asks = begin() && handle;                                                                           \
+    if (!asks && handle && !rp_enforce_on()) (void)may_get_away((uint64_t)(uintptr_t)address, 1);            \
     if (!asks || rp_enforce_export((uint64_t)(uintptr_t)address, handle) != RP_ENFORCE_EXPORTED)             \
       result = real_##name(handle, address);                                                                 \
     rp_call_end(RP_CALL_ALLOC);                                                                              \

@@ -109,6 +109,12 @@ static inline bool rp_call_is_programs(enum rp_call_kind kind) {
          (kind == RP_CALL_NCCL || rp_thread.depth[RP_CALL_NCCL] == 0);
 }
 
+/** Inside a callback: does the work that it tells of come from a call that is interposed, so that enforcing asks
+ * before it is made? */
+static inline bool rp_call_is_stoppable(void) {
+  return rp_thread.depth[RP_CALL_WORK] > 0 && rp_thread.depth[RP_CALL_NCCL] == 0;
+}
+
 /** Takes a lock of the library, unless this thread is inside one already: a signal handler of the program, or
  * an allocator of it that calls CUDA, can get here from there and would wait for itself. Then false, and the
  * caller goes without. */

@@ -251,6 +251,7 @@ struct rp_guard_access {
   uint32_t kind;  /**< enum rp_event_kind */
   uint32_t place; /**< of a launch: where its parameters name the buffer, from 1; 0: not known, or twice */
   bool asked;     /**< rp_guard_access_seen: prepare was asked about it, and has counted it */
+  bool stoppable; /**< rp_guard_access_seen of a shadow: enforcing would have asked before the call */
   uint64_t function;
   struct rp_order_site site;
   uint64_t seq, time_ns;

@@ -137,15 +137,17 @@ bool rp_guard_access_launched(struct rp_guard *guard, const struct rp_guard_acce
   return for_each(guard, access, token, rp__guard_touch);
 }
 
-/* Too late to do anything: what the pool can do without the driver, and the truth. */
+/* Too late to do anything: what the pool can do without the driver, and the truth. A shadow tells what would
+ * have been done in time. */
 static void seen(struct rp_guard *guard, uint32_t id, const struct rp_guard_access *access,
                  rp_order_token token) {
   struct rp_pool_decision decision;
-  struct rp_pool_access wanted = pool_access(guard, id, access, false);
+  bool in_time = guard->options.shadow && access->stoppable;
+  struct rp_pool_access wanted = pool_access(guard, id, access, in_time);
   if (rp_pool_access_decide(guard->pool, &wanted, &decision) == RP_OK) {
     rp__guard_unguard(guard, &decision);
     guard->abort_pending |= decision.abort;
-    (void)do_commit(guard, id, access, &decision, false);
+    (void)do_commit(guard, id, access, &decision, in_time);
   }
   rp__guard_touch(guard, id, access, token);
 }

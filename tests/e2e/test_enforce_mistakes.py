@@ -114,6 +114,20 @@ class ReportedTest(MistakesCase):
                     self.check(mistake, how, ways, seed=index + 1)
 
 
+class ShadowTest(MistakesCase):
+    """Observed only, the report says of each mistake what enforcing does about it."""
+
+    def test_each_is_told_as_enforcing_deals_with_it(self):
+        # Memory that is freed twice is none that sharing would have a part in: the driver refuses it.
+        for index, (mistake, (kind, prevented, _)) in enumerate(EXPECTED.items()):
+            with self.subTest(mistake=mistake):
+                run = self.train(self.arguments(mistake, WAYS[index % 2]), ["--mode", "observe", "--slack", 0],
+                                 seed=index + 1)
+                found = {True: run.counts("prevented"), False: run.counts("violated")}
+                self.assertEqual(set(found[prevented]), {kind} - {"double_free"})
+                self.assertEqual(found[not prevented], {})
+
+
 class UnguardedTest(MistakesCase):
     """The harness proves something: without the guard the same seeds go wrong."""
 
