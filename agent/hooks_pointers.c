@@ -111,8 +111,8 @@ RP_HOOK(int, cuMemGetAddressRange_v2, (uint64_t * base, size_t *bytes, uint64_t 
 
 /* ---- ways out ---- */
 
-/* Told before the call: from then on the buffer keeps its memory for itself, whatever the driver answers. False:
- * it cannot. */
+/* Told before the call: from then on the buffer keeps its memory for itself, whatever the driver answers.
+ * False: it cannot. */
 static bool may_get_away(uint64_t address, uint64_t bytes) {
   bool watches = rp_enforce_watches() && rp_call_is_programs(RP_CALL_ALLOC);
   return !watches || rp_enforce_flag(address, bytes, RP_POOL_FLAG_ESCAPED, RP_EVENT_NONE);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -237,16 +238,32 @@ static bool report_is_due(uint64_t last_ns, bool *first_receive_reported) {
   return now - last_ns >= (uint64_t)(config.interval_seconds * 1e9);
 }
 
+/* A job may run for weeks after it, and nobody may look at its report before its end. */
+static void warn_of_violations(uint64_t count) {
+  rp_warn_urgent("%" PRIu64
+                 " unsafe use%s of shared memory came too late to be prevented, and results since then are "
+                 "suspect; %s; see %s/%s",
+                 count, count == 1 ? "" : "s",
+                 config.on_violation == RP_POOL_ON_STALE_FALLBACK
+                     ? "each buffer gets memory of its own at the next step"
+                     : "sharing goes on, since RECVPOOL_ON_VIOLATION=report",
+                 config.report_dir, file_name);
+  rp_log_flush_urgent();
+}
+
 /* What came too late to prevent has to be on disk before it brings the job down. */
-static bool has_new_violations(uint64_t *told) {
+static bool has_new_violations(void) {
+  static uint64_t told; /* of one thread: the report's, or the last one of a program without that */
   uint64_t now = config.mode == RP_MODE_ENFORCE ? rp_enforce_violations() : 0;
-  bool more = now > *told;
-  *told = now;
+  bool more = now > told;
+  if (more && !told && config.on_violation != RP_POOL_ON_STALE_ABORT) warn_of_violations(now);
+  told = now;
   return more;
 }
 
 static void write_last_report(void) {
   rp_agent_finish();
+  (void)has_new_violations();
   write_report("finished");
 }
 
@@ -254,14 +271,13 @@ static void *run(void *unused) {
   uint64_t pause_ns = WAKE_NS;
   if (config.interval_seconds * 1e9 < (double)pause_ns) pause_ns = (uint64_t)(config.interval_seconds * 1e9);
   bool first_receive_reported = false, left_alone = false;
-  uint64_t violations_told = 0;
   rp_thread.busy = 1; /* what this thread calls is the agent's own */
   write_report("running");
   uint64_t last_ns = rp_now_ns();
   while (rp_request_sleep(pause_ns)) {
     look_around();
     bool news = look_for_switch();
-    news |= has_new_violations(&violations_told);
+    news |= has_new_violations();
     if (report_is_due(last_ns, &first_receive_reported) || news) {
       write_report("running");
       last_ns = rp_now_ns();

@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs every test.
 #   tests/run.sh [--sanitize=address|thread] [-- CTEST-ARGUMENT...]
+# The arguments are ctest's: "-- -L unit" runs the unit tests, "-L e2e" those of the real programs, "-R NAME" some.
 # Ends with the line "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed.
 # RECVPOOL_CMAKE_OPTIONS may hold more options for cmake, e.g. -DRECVPOOL_IGNORE_TOOLKIT=ON.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/packages.sh
+
+usage() {
+  sed -n '2,/^set/{/^#/s/^# \?//p}' tests/run.sh
+}
 
 preset=default
 while [ $# -gt 0 ]; do
@@ -13,6 +18,7 @@ while [ $# -gt 0 ]; do
     --sanitize=address) preset=asan ;;
     --sanitize=thread) preset=tsan ;;
     --) shift; break ;;
+    --help) usage; exit 0 ;;
     *) echo "usage: tests/run.sh [--sanitize=address|thread] [-- CTEST-ARGUMENT...]" >&2; exit 2 ;;
   esac
   shift
@@ -23,6 +29,15 @@ fail() {
   echo "0 passed, 1 failed"
   exit 1
 }
+
+# What the README has exported to try a job out would have the tests run under it.
+unset LD_LIBRARY_PATH LD_PRELOAD CUDA_INJECTION64_PATH
+for name in $(compgen -e RECVPOOL_); do
+  case $name in
+    RECVPOOL_TORCH_TESTS | RECVPOOL_HEAVY_TESTS | RECVPOOL_CMAKE_OPTIONS) ;;
+    *) unset "$name" ;;
+  esac
+done
 
 build=build/$preset
 recvpool_install_packages || fail "The packages that are needed could not be installed."

@@ -168,7 +168,7 @@ class PolicyTest(MistakesCase):
     def test_every_mistake_under_every_policy(self):
         """The default is what all other tests have. What is prevented is no violation: no policy minds it."""
         for index, (mistake, (kind, prevented, _)) in enumerate(EXPECTED.items()):
-            for policy in ("abort",) if prevented else ("report", "abort"):
+            for policy in ("abort",) if prevented else ("report", "abort", "fallback"):
                 with self.subTest(mistake=mistake, policy=policy):
                     arguments = self.arguments(mistake, WAYS[index % 2])
                     run = self.train(arguments, [*self.options("auto", mistake), "--on-violation", policy], seed=index + 1,
@@ -176,12 +176,15 @@ class PolicyTest(MistakesCase):
                     self.assertIn(kind, run.counts("prevented" if prevented else "violated"))
                     told = "RECVPOOL_ON_VIOLATION=abort" in run.stderr
                     self.assertEqual(told, policy == "abort" and not prevented, run.stderr)
+                    suspect = "results since then are suspect" in run.stderr
+                    self.assertEqual(suspect, policy != "abort" and not prevented, run.stderr)
                     if prevented:
                         self.check_same(run, arguments)
                         self.assertEqual(run.counts("violated"), {})
                     else:
                         self.assertNotEqual(run.status, 0)
-                        self.assertEqual(sum(device["fallbacks"] for device in run.devices().values()), 0)
+                        if policy != "fallback":
+                            self.assertEqual(sum(device["fallbacks"] for device in run.devices().values()), 0)
 
     def test_abort(self):
         run = self.train(self.arguments("late-read", WAYS[0]), [*self.options("auto", "late-read"), "--on-violation", "abort"],
