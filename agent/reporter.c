@@ -24,6 +24,7 @@
 #include "agent/requests.h"
 #include "agent/state.h"
 #include "agent/switch_off.h"
+#include "agent/unstoppable.h"
 
 #define WAKE_NS 200000000u          /* looks around this often */
 #define FIRST_RECEIVE_NS 500000000u /* a report is due this long after the first receive */
@@ -191,11 +192,16 @@ static void scan_if_changed(void) {
 
 /* ---- the thread ---- */
 
-/* RECVPOOL_CUPTI=learn: others may have the subscription once the pool is on and the pattern has held. */
+/* RECVPOOL_CUPTI=learn: others may have the subscription once the pool is on and the pattern has held. Not where
+ * some uses can only be seen through it: no message would be known to be done with. */
 static void give_cupti_back(void) {
   uint64_t steps;
   if (config.cupti != RP_CUPTI_LEARN || !rp_cupti_active()) return;
   if (!rp_enforce_active(&steps) || steps < LEARN_STEPS) return;
+  if (rp_unstoppable_known()) {
+    rp_warn("learn: CUPTI is kept, since a library uses memory by calls that are seen through it only");
+    return;
+  }
   rp_cupti_stop();
   rp_evidence_set_cupti_reason("given back as the pool is on (learn): the guard sees interposed calls only");
 }

@@ -67,6 +67,13 @@ static bool has_shared(const struct rp_pool_account *account) {
   return account->saved_peak_bytes > 0 || account->one_to_one_peak_bytes > account->physical_peak_bytes;
 }
 
+/* Other allocations stay with the guard as long as the program keeps them. */
+static bool members_left(const struct rp_guard_report *out) {
+  for (size_t i = 0; i < out->class_count; i++)
+    if (out->classes[i].info.buffers) return true;
+  return false;
+}
+
 static const char rounding_text[] =
     "Rounded up to the pieces in which the device gives memory, the buffers "
     "would hold no less shared than by themselves: they are left to the driver.";
@@ -130,7 +137,7 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
     out->idle_text = guard->idle_text;
   } else if (say_declined(guard, out)) {
     return;
-  } else if (has_shared(&out->pool.account) && !out->pool.buffers) {
+  } else if (has_shared(&out->pool.account) && !members_left(out)) {
     out->idle_reason = "freed";
     out->idle_text = "The buffers that shared memory have been freed.";
   } else if (guard->activations && guard->idle_word) {

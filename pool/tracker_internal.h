@@ -30,15 +30,17 @@
 /** The same for what is known of peers. */
 #define RP_PEERS_KEPT 256
 
-/** Key of a companion: its allocation's serial, and where in the allocation it is, in units of 16 bytes (a
- * caching allocator serves many tensors from one allocation). Serials beyond 32 bits wrap: then two
- * companions may be taken for one. */
+/** Key of a companion: its allocation's serial, and where in the allocation it is (a caching allocator serves
+ * many tensors from one allocation, and each microbatch may have an element of an array), in units of 2 bytes
+ * up to 256 GiB. Serials wrap at 27 bits: then two companions may be taken for one. */
+#define RP_COMPANION_OFFSET_BITS 37
 static inline uint64_t rp__companion_key(uint64_t serial, uint64_t offset_bytes) {
-  uint64_t offset = offset_bytes >> 4;
-  return serial << 32 | (offset < UINT32_MAX ? offset : UINT32_MAX);
+  const uint64_t most = (UINT64_C(1) << RP_COMPANION_OFFSET_BITS) - 1;
+  uint64_t offset = offset_bytes >> 1;
+  return serial << RP_COMPANION_OFFSET_BITS | (offset < most ? offset : most);
 }
 static inline uint64_t rp__companion_serial(uint64_t key) {
-  return key >> 32;
+  return key >> RP_COMPANION_OFFSET_BITS;
 }
 
 /** A small set of 64-bit keys in order of first sight. */

@@ -195,5 +195,27 @@ class LookalikesTest(ChangesCase):
                 self.check_accounts_close(run)
 
 
+class GiveBackTest(enforcing.EnforcingCase):
+    """With --cupti learn others get CUPTI's subscription once memory is shared, if all uses can be seen without."""
+
+    def cupti(self, *extra):
+        arguments = ["--stages", 2, "--microbatches", 8, "--steps", 40, "--message-bytes", 2 * enforcing.MIB, *extra]
+        run = self.train(arguments, ["--mode", "enforce", "--cupti", "learn", "--interval", "0.1"])
+        self.check_same(run, arguments)
+        self.assertEqual((run.counts("prevented"), run.counts("violated")), ({}, {}))
+        found = [entry for report in run.reports.values() for entry in report["evidence"] if entry["name"] == "cupti"]
+        warnings = [text for report in run.reports.values() for text in report["warnings"]]
+        return [entry["active"] for entry in found], warnings
+
+    def test_where_all_calls_can_be_hooked(self):
+        self.assertEqual(self.cupti(), ([False, False], []))
+
+    def test_not_where_a_library_is_seen_through_it_only(self):
+        active, warnings = self.cupti("--lookalike", "activations")
+        self.assertEqual(active, [True, True])
+        self.assertEqual(len(warnings), 2)
+        self.assertTrue(all(text.startswith("learn: CUPTI is kept") for text in warnings), warnings)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -206,6 +206,21 @@ static void tensors_of_one_allocation_are_told_apart(void **state) {
   rp_grouping_fini(&grouping);
 }
 
+/* Each microbatch's result is an element of an array that is older than the receives. */
+static void results_in_one_array_are_no_weights(void **state) {
+  (void)state;
+  for (uint64_t element_bytes = 2; element_bytes <= 64; element_bytes *= 2) {
+    struct rp_life lives[8];
+    for (size_t i = 0; i < 8; i++) {
+      lives[i] = life(0, 1, 0, 200 + i);
+      lives[i].companions = (struct rp_key_set){.count = 1, .key = {rp__companion_key(5, element_bytes * i)}};
+    }
+    struct rp_grouping grouping = group(lives, 8, true);
+    assert_int_equal(grouping.group_count, 1);
+    rp_grouping_fini(&grouping);
+  }
+}
+
 /* First rank of a pipeline with two stages per rank: both gradients come from one peer, the first stage reads
  * its own in another way and names no weights. */
 static void the_first_stage_reads_gradients_differently(void **state) {
@@ -344,6 +359,7 @@ int main(void) {
                                      cmocka_unit_test(more_weights_tell_more_than_order),
                                      cmocka_unit_test(weights_split_a_row_of_buffers),
                                      cmocka_unit_test(tensors_of_one_allocation_are_told_apart),
+                                     cmocka_unit_test(results_in_one_array_are_no_weights),
                                      cmocka_unit_test(the_first_stage_reads_gradients_differently),
                                      cmocka_unit_test(weights_tell_stages),
                                      cmocka_unit_test(scratch_does_not_tell_stages),

@@ -538,7 +538,7 @@ static void evaluations_in_a_loop(void **state) {
 }
 
 /* What shared was freed, and other memory of the size is still there: not that there were too few steps. */
-static void no_longer_shared(void **state) {
+static void freed_beside_other_memory(void **state) {
   (void)state;
   struct guard_program program = guard_program_1f1b(6, 1);
   struct guard_fixture f = guard_start(&trained, NULL);
@@ -552,7 +552,7 @@ static void no_longer_shared(void **state) {
   struct rp_guard_report report = guard_look(&f);
   assert_int_equal(report.activations, 1);
   assert_false(report.active);
-  assert_string_equal(report.idle_reason, "no_longer");
+  assert_string_equal(report.idle_reason, "freed");
   rp_guard_report_fini(&report);
   guard_end(&f);
 }
@@ -629,7 +629,7 @@ int main(void) {
       cmocka_unit_test(steps_that_overlap),
       cmocka_unit_test(evaluations_come_first),
       cmocka_unit_test(evaluations_in_a_loop),
-      cmocka_unit_test(no_longer_shared),
+      cmocka_unit_test(freed_beside_other_memory),
       cmocka_unit_test(addresses_are_looked_up),
       cmocka_unit_test(context_destruction),
       cmocka_unit_test(created_with_care),
