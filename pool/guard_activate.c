@@ -212,10 +212,9 @@ static void because_forward_only(struct rp_guard *guard, const struct group *gro
   else
     rp__guard_why_idle(
         guard, "forward_only",
-        "Not every message was answered by one to where it came from, so this is an evaluation, and a "
-        "training step, should one come, would read messages again that seem to be done with; where none "
-        "ever "
-        "will, enforce with a plan that was made from an observed run.");
+        "Not every message was answered by one to where it came from: the step was an evaluation, or had one "
+        "in it. A training step would read messages again that seem to be done with; let two of them follow "
+        "each other, or, where none ever comes, enforce with a plan that was made from an observed run.");
 }
 
 /* RP_OK: all were read, and trained on. RP_ERROR_STATE: never, with the reason told; RP_ERROR_BUSY: not now.
