@@ -31,13 +31,12 @@
 #define RP_PEERS_KEPT 256
 
 /** Key of a companion: its allocation's serial, and where in the allocation it is (a caching allocator serves
- * many tensors from one allocation, and each microbatch may have an element of an array), in units of 2 bytes
- * up to 256 GiB. Serials wrap at 27 bits: then two companions may be taken for one. */
-#define RP_COMPANION_OFFSET_BITS 37
+ * many tensors from one allocation, and each microbatch may have an element of an array), exactly, up to
+ * 256 GiB. Serials wrap at 26 bits: then two companions may be taken for one. */
+#define RP_COMPANION_OFFSET_BITS 38
 static inline uint64_t rp__companion_key(uint64_t serial, uint64_t offset_bytes) {
   const uint64_t most = (UINT64_C(1) << RP_COMPANION_OFFSET_BITS) - 1;
-  uint64_t offset = offset_bytes >> 1;
-  return serial << RP_COMPANION_OFFSET_BITS | (offset < most ? offset : most);
+  return serial << RP_COMPANION_OFFSET_BITS | (offset_bytes < most ? offset_bytes : most);
 }
 static inline uint64_t rp__companion_serial(uint64_t key) {
   return key >> RP_COMPANION_OFFSET_BITS;
