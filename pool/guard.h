@@ -81,7 +81,9 @@ struct rp_guard_options {
   uint32_t slack;        /**< slots beyond D, used as given */
   bool slack_auto;       /**< find it: see rp_guard_report.slack */
   uint64_t least_bytes;  /**< auto: smaller allocations are left to the driver [granularity / 2] */
-  uint64_t only_bytes;   /**< auto: only allocations that round to the mapped size of this; 0 = all */
+  /** Auto: only receives of this size, or into allocations of it; 0 = all. An allocator may have rounded the
+   * allocation up, within the same mapped size. */
+  uint64_t only_bytes;
   /** Auto without only_bytes: an allocation that rounding to the granularity would make larger by more than
    * its size over this is left to the driver [64]. Most such are no receive buffers, and gain nothing for it.
    */

@@ -28,9 +28,10 @@ static bool open_life(const struct rp_pool_buffer_info *info) {
 }
 
 /* Has it memory of its own that nobody but the program's receives has a hold on, and never shared? */
-static bool eligible(const struct rp__guard_buffer *buffer, const struct rp_pool_buffer_info *info) {
+static bool eligible(const struct rp_guard *guard, const struct rp__guard_buffer *buffer,
+                     const struct rp_pool_buffer_info *info) {
   return buffer && buffer->receives && !buffer->partial && info->binding == RP_POOL_PRIVATE &&
-         info->class_id == RP_POOL_NONE && !info->flags;
+         info->class_id == RP_POOL_NONE && !info->flags && !rp__guard_is_other_size(guard, buffer);
 }
 
 static void because(struct rp_guard *guard, enum rp_reason reason) {
@@ -51,7 +52,9 @@ static void because_not_launched(struct rp_guard *guard) {
 /* What keeps a buffer from sharing before anybody asks about its label. */
 static void why_not(struct rp_guard *guard, const struct rp__guard_buffer *buffer,
                     const struct rp_pool_buffer_info *info) {
-  if (info->flags & RP_POOL_FLAG_GRAPH)
+  if (rp__guard_is_other_size(guard, buffer))
+    rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN), rp__guard_wrong_size);
+  else if (info->flags & RP_POOL_FLAG_GRAPH)
     because(guard, RP_REASON_GRAPH_CAPTURED);
   else if (info->flags & RP_POOL_FLAG_ESCAPED)
     rp__guard_why_idle(guard, rp_pool_reason_name(RP_POOL_ESCAPED), rp_pool_reason_text(RP_POOL_ESCAPED));
@@ -157,7 +160,7 @@ bool rp__guard_candidates(struct rp_guard *guard) {
     struct rp_pool_buffer_info info = rp__guard_info(guard, guard->received_before.at[i].id);
     if (!buffer) continue;
     why_not(guard, buffer, &info);
-    found += eligible(buffer, &info) && !open_life(&info);
+    found += eligible(guard, buffer, &info) && !open_life(&info);
   }
   if (found == 1) because(guard, RP_REASON_UNBOUNDED_DEPTH); /* of one buffer */
   return found >= 2;
@@ -190,7 +193,7 @@ static size_t collect(const struct rp_guard *guard, struct candidate *out) {
     uint32_t id = guard->received_before.at[i].id;
     const struct rp__guard_buffer *buffer = rp__guard_entry(guard, &guard->received_before.at[i]);
     struct rp_pool_buffer_info info = rp__guard_info(guard, id);
-    if (!eligible(buffer, &info) || !buffer->place.known) continue;
+    if (!eligible(guard, buffer, &info) || !buffer->place.known) continue;
     out[count++] =
         (struct candidate){buffer->place.label, buffer->receive_bytes, info.mapped_bytes, id, (uint32_t)i};
   }

@@ -326,6 +326,9 @@ uint64_t rp__guard_rounding_bytes(const struct rp_guard *guard);
 void rp__guard_note_rounding(struct rp_guard *guard);
 /** Whether rounding an allocation of that size to the granularity takes more than is worth a chance. */
 bool rp__guard_rounds_much(const struct rp_guard *guard, uint64_t bytes);
+/** Auto: the user named a size, and it is neither that of the buffer's receives nor its own. */
+bool rp__guard_is_other_size(const struct rp_guard *guard, const struct rp__guard_buffer *buffer);
+extern const char rp__guard_wrong_size[]; /**< why nothing is shared then */
 /** Could messages have it, whether or not buffers of it are taken? */
 bool rp__guard_is_message_size(const struct rp_guard *guard, uint64_t bytes);
 

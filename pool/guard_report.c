@@ -77,7 +77,7 @@ static bool members_left(const struct rp_guard_report *out) {
 static const char rounding_text[] =
     "Rounded up to the pieces in which the device gives memory, the buffers "
     "would hold no less shared than by themselves: they are left to the driver.";
-static const char wrong_size_text[] =
+const char rp__guard_wrong_size[] =
     "No message was received into an allocation of the size that was named; name that of the receives "
     "(buffer-bytes), or none, and the sizes are found.";
 static const char elsewhere_text[] =
@@ -108,7 +108,7 @@ static void say_nothing_begun(const struct rp_guard *guard, struct rp_guard_repo
     out->idle_text = maybe_rounding_text;
   } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
     out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
-    out->idle_text = guard->elsewhere_receives ? elsewhere_text : wrong_size_text;
+    out->idle_text = guard->elsewhere_receives ? elsewhere_text : rp__guard_wrong_size;
   } else if (guard->step == 1 && guard->just_in_time_receives >= LEAST_JUST_IN_TIME) {
     out->idle_reason = rp_reason_name(RP_REASON_JUST_IN_TIME);
     out->idle_text = rp_reason_text(RP_REASON_JUST_IN_TIME);

@@ -136,7 +136,13 @@ bool rp__guard_is_message_size(const struct rp_guard *guard, uint64_t bytes) {
   if (!bytes || (guard->plan.given && !guard->plan.usable)) return false;
   if (guard->plan.given || guard->plan.hints) return is_planned(guard, bytes);
   if (bytes < options->least_bytes) return false;
-  return !options->only_bytes || pieces_of(guard, options->only_bytes) == pieces_of(guard, bytes);
+  if (!options->only_bytes) return true;
+  return bytes >= options->only_bytes && pieces_of(guard, options->only_bytes) == pieces_of(guard, bytes);
+}
+
+bool rp__guard_is_other_size(const struct rp_guard *guard, const struct rp__guard_buffer *buffer) {
+  uint64_t only = guard->options.only_bytes;
+  return only && buffer->receive_bytes != only && buffer->bytes != only;
 }
 
 bool rp__guard_rounds_much(const struct rp_guard *guard, uint64_t bytes) {

@@ -32,11 +32,29 @@ static void which_allocations_are_wanted(void **state) {
                {{.least_bytes = 9000, .rounding_divisor = 1}, 8999, false},
                {{.least_bytes = 9000, .rounding_divisor = 1}, 9000, true},
                {{.only_bytes = BYTES}, MAPPED, true},
+               {{.only_bytes = BYTES}, BYTES - 1, false},
                {{.only_bytes = BYTES}, MAPPED + 1, false},
                {{.only_bytes = BYTES}, HOST_GRANULARITY, false}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     struct guard_fixture f = guard_start(&cases[c].options, NULL);
     assert_int_equal(rp_guard_wants(f.guard, cases[c].bytes), cases[c].wanted);
+    guard_end(&f);
+  }
+}
+
+/* Allocations of another size may round to the same; what is received into them tells. */
+static void only_receives_of_the_named_size_share(void **state) {
+  (void)state;
+  for (uint64_t less = 0; less < 2; less++) {
+    struct guard_program program = guard_program_1f1b(8, 2);
+    struct guard_fixture f = guard_start(&(struct rp_guard_options){.only_bytes = BYTES - less}, NULL);
+    guard_program_alloc(&f, &program);
+    guard_program_label(&f, &program);
+    guard_program_steps(&f, &program, 4);
+    struct rp_guard_report report = guard_look(&f);
+    assert_int_equal(report.active, !less);
+    assert_string_equal(report.idle_reason, less ? "size_never_seen" : "");
+    rp_guard_report_fini(&report);
     guard_end(&f);
   }
 }
@@ -168,6 +186,7 @@ static void what_is_declined_does_not_disturb_the_rest(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(which_allocations_are_wanted),
+      cmocka_unit_test(only_receives_of_the_named_size_share),
       cmocka_unit_test(only_planned_sizes_are_wanted),
       cmocka_unit_test(sizes_that_gain_nothing_are_declined),
       cmocka_unit_test(others_do_not_use_up_the_gain),
