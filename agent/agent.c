@@ -230,6 +230,7 @@ static void introduce_comm(const struct rp_comm_info *info, enum rp_event_source
   event.operations = rp__operations_begun();
   if (!rp__lock_events()) return;
   remember_comm(info);
+  if (rp__listener.communicator) rp__listener.communicator();
   rp__hand_over(&event);
   rp_agent_unlock();
 }

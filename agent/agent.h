@@ -41,6 +41,8 @@ struct rp_agent_listener {
   void (*memory)(uint64_t address, uint64_t bytes, int device);
   /** A receive that no interposed call announced. */
   void (*ungated_receive)(uint64_t address);
+  /** The process has a communicator, its first or another. */
+  void (*communicator)(void);
 };
 /** Before anything is emitted. Copied. */
 void rp_agent_set_listener(const struct rp_agent_listener *listener);

@@ -53,7 +53,8 @@ static bool sums_fit(const struct rp_plan *plan, int32_t replicas) {
 }
 
 static int put_out(const struct rp_plan_arguments *a, const struct rp_plan *plan,
-                   const struct rp_plan_provenance *provenance) {
+                   const struct rp_plan_provenance *provenance,
+                   const struct rp_plan_observation *observation) {
   json_t *json = a->json || a->output ? rp_plan_to_json(plan, provenance) : NULL;
   int status = 0;
   if ((a->json || a->output) && !json) return fail(RP_ERROR_NO_MEMORY, "");
@@ -65,7 +66,7 @@ static int put_out(const struct rp_plan_arguments *a, const struct rp_plan *plan
     json_dumpf(json, stdout, JSON_INDENT(1));
     putchar('\n');
   } else {
-    rp_plan_print(plan, provenance, a->stage, stdout);
+    rp_plan_print(plan, provenance, a->stage, observation->piece_bytes, stdout);
     if (a->timeline) rp_plan_print_timeline(plan, a->stage, stdout);
     if (a->output && !status) printf("Plan written to %s.\n", a->output);
   }
@@ -74,6 +75,7 @@ static int put_out(const struct rp_plan_arguments *a, const struct rp_plan *plan
     rp_cmd_error("plan", "cannot write to stdout");
     status = RP_EXIT_FAILURE;
   }
+  if (observation->caution) rp_cmd_error("plan", "%s: %s", a->from_report, observation->caution);
   return status;
 }
 
@@ -122,7 +124,7 @@ int rp_cmd_plan(int argc, char **argv) {
   if (a.compare) return compare(&a);
   struct rp_plan *plan = NULL;
   struct rp_plan_provenance provenance;
-  struct rp_plan_observation observation;
+  struct rp_plan_observation observation = {0};
   char message[512] = "";
   rp_plan_ticker_start(&a);
   rp_status status = make_plan(&a, &plan, &provenance, &observation, message, sizeof(message));
@@ -139,7 +141,7 @@ int rp_cmd_plan(int argc, char **argv) {
         fail(RP_ERROR_LIMIT, "a class has more buffers than a plan file can hold, 2147483647; plan fewer "
                              "microbatches: the slots do not depend on them");
   } else {
-    result = put_out(&a, plan, &provenance);
+    result = put_out(&a, plan, &provenance, &observation);
   }
   rp_plan_destroy(plan);
   return result;

@@ -95,6 +95,7 @@ static void take_identity(struct rp_read_digest *digest, const json_t *report) {
   rp_input_identify(report, &digest->identity);
   take_lifetimes(digest, report);
   digest->communicators = communicators_of(report);
+  digest->helper = rp__is_helper(report);
   digest->finished = strcmp(rp__text_of(report, "state", ""), "finished") == 0;
   if (strlen(run) < sizeof digest->run) snprintf(digest->run, sizeof digest->run, "%s", run);
 }

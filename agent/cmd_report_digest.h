@@ -58,6 +58,8 @@ struct rp_read_digest {
   double start_unix_seconds, written_unix_seconds;
   char run[64];  /**< which recvpool run started it; "" where none did */
   bool finished; /**< this is its last report */
+  bool helper;   /**< it has no communicator and no receives, as a launcher: nothing but its rank may tell
+                      that it is one of the job's */
   uint64_t steps_complete;
   int64_t start_monotonic_ns, first_post_ns; /**< the first lifetime's; 0: there is none */
   size_t lifetimes;                          /**< that have a time */
@@ -106,6 +108,9 @@ json_t *rp__notes_of(const json_t *report);
 void rp__print_rows(const json_t *report, FILE *out);
 void rp__print_shared(const json_t *report, FILE *out);
 void rp__print_happened(const json_t *report, FILE *out);
+/** Whether the process has no communicator and receives nothing, as far as the agent in it sees: a launcher
+ * or a helper, unless it has a rank. */
+bool rp__is_helper(const json_t *report);
 /** How many receives were seen, where all of them are below the threshold; else 0. */
 uint64_t rp__small_receives(const json_t *report);
 

@@ -111,7 +111,7 @@ static void note_equal_ranks(json_t *notes, const struct rp_read_set *set, size_
   for (size_t i = first; i < end; i++) {
     const struct rp_read_digest *digest = set->reports[i].digest;
     char key[24];
-    if (digest->rank == INT64_MAX || json_array_size(digest->communicators)) continue;
+    if (digest->rank == INT64_MAX || digest->helper || json_array_size(digest->communicators)) continue;
     snprintf(key, sizeof key, "%lld", (long long)digest->rank);
     equal += json_object_get(ranks, key) != NULL;
     json_object_set_new(ranks, key, json_true());

@@ -3,44 +3,36 @@
 #include "agent/cmd_report_text.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/cmd_report_digest.h"
+#include "agent/pieces.h"
 #include "pool/tracker.h"
 
 /* Sentences of one report; beyond them they repeat. */
 #define MOST_NOTES 64
-/* What devices so far give memory in, where nobody has asked this one. */
-#define USUAL_PIECE_BYTES (UINT64_C(2) << 20)
 
 static const char *reason_of(const json_t *channel) {
   return rp__text_of(json_object_get(channel, "decision"), "reason", "");
 }
 
-static uint64_t pieces_of(const json_t *channel, uint64_t piece_bytes) {
-  uint64_t bytes = rp__count_of(channel, "buffer_bytes");
-  return bytes / piece_bytes + (bytes % piece_bytes != 0);
-}
-
-/* What the buffers of a channel would hold, in whole pieces, if those share that can. */
-static double enforced_bytes(const json_t *channel, uint64_t piece_bytes) {
-  bool shares = rp__count_of(channel, "would_save_bytes") > 0;
-  double buffers = (double)rp__count_of(channel, shares ? "slots" : "buffers");
-  return buffers * (double)pieces_of(channel, piece_bytes) * (double)piece_bytes;
-}
-
-/* What a plan would save of all buffers that have the size of those of channel `c` in pieces, told by the
- * first such channel: where that is nothing the agent leaves all of them to the driver. */
-static uint64_t whole_saving(const json_t *channels, size_t c, uint64_t piece_bytes) {
-  const json_t *first = json_array_get(channels, c), *channel;
-  double gain_bytes = 0;
+/* What enforcing would save of a report's channels, in whole pieces, if those share that can. Without memory
+ * for the list it is what the channels say. */
+static uint64_t whole_saving(const json_t *channels, uint64_t piece_bytes, uint64_t otherwise) {
+  struct rp_pieces_class *classes = malloc((json_array_size(channels) + 1) * sizeof *classes);
+  const json_t *channel;
   size_t i;
+  if (!classes) return otherwise;
   json_array_foreach(channels, i, channel) {
-    if (pieces_of(first, piece_bytes) != pieces_of(channel, piece_bytes)) continue;
-    if (i < c) return 0;
-    gain_bytes += (double)rp__count_of(channel, "held_bytes") - enforced_bytes(channel, piece_bytes);
+    bool shares = rp__count_of(channel, "would_save_bytes") > 0;
+    classes[i] = (struct rp_pieces_class){.buffer_bytes = rp__count_of(channel, "buffer_bytes"),
+                                          .held_bytes = rp__count_of(channel, "held_bytes"),
+                                          .left = rp__count_of(channel, shares ? "slots" : "buffers")};
   }
-  return gain_bytes > 0 ? (uint64_t)gain_bytes : 0;
+  uint64_t saving = rp_pieces_saving(classes, i, piece_bytes);
+  free(classes);
+  return saving;
 }
 
 /* Of the first device whose memory was managed; 0: of none. */
@@ -102,7 +94,7 @@ static void conclude_saving(const struct rp__summary *summary, char *out, size_t
   if (summary->whole_saved_bytes == summary->saved_bytes) return;
   size_t used = strlen(out) - 1; /* without the full stop */
   rp__format_bytes(summary->whole_saved_bytes, saved, sizeof saved);
-  rp__format_bytes(summary->piece_bytes ? summary->piece_bytes : USUAL_PIECE_BYTES, held, sizeof held);
+  rp__format_bytes(summary->piece_bytes ? summary->piece_bytes : RP_USUAL_PIECE_BYTES, held, sizeof held);
   snprintf(out + used, out_size - used,
            "; enforcing would save %s%s, since the device gives memory in pieces of %s%s.",
            summary->whole_saved_bytes ? "at most " : "", summary->whole_saved_bytes ? saved : "nothing", held,
@@ -119,6 +111,23 @@ uint64_t rp__small_receives(const json_t *report) {
              : seen;
 }
 
+/* From outside only what is done meanwhile is seen, and a passive agent sees nothing. */
+static bool sees_all(const json_t *report) {
+  const json_t *source;
+  size_t i;
+  json_array_foreach(json_object_get(report, "evidence"), i,
+                     source) if (json_is_true(json_object_get(source, "active")) &&
+                                 strcmp(rp__text_of(source, "name", ""), "uprobes") == 0) return false;
+  return !json_is_string(json_object_get(report, "passive_reason"));
+}
+
+bool rp__is_helper(const json_t *report) {
+  const json_t *events = json_object_get(report, "events");
+  return json_array_size(json_object_get(report, "communicators")) == 0 &&
+         json_array_size(json_object_get(report, "channels")) == 0 &&
+         rp__count_of(json_object_get(events, "by_kind"), "recv") == 0 && sees_all(report);
+}
+
 void rp__summary_of(const json_t *report, struct rp__summary *out) {
   size_t c, i;
   json_t *channel, *source;
@@ -130,12 +139,9 @@ void rp__summary_of(const json_t *report, struct rp__summary *out) {
   json_array_foreach(json_object_get(report, "evidence"), i, source) out->outside |=
       json_is_true(json_object_get(source, "active")) &&
       strcmp(rp__text_of(source, "name", ""), "uprobes") == 0;
-  uint64_t piece_bytes = out->piece_bytes ? out->piece_bytes : USUAL_PIECE_BYTES;
-  json_array_foreach(json_object_get(report, "channels"), c, channel) {
-    summarise(out, channel);
-    uint64_t whole = whole_saving(json_object_get(report, "channels"), c, piece_bytes);
-    out->whole_saved_bytes = rp__add(out->whole_saved_bytes, whole);
-  }
+  uint64_t piece_bytes = out->piece_bytes ? out->piece_bytes : RP_USUAL_PIECE_BYTES;
+  json_array_foreach(json_object_get(report, "channels"), c, channel) summarise(out, channel);
+  out->whole_saved_bytes = whole_saving(json_object_get(report, "channels"), piece_bytes, out->saved_bytes);
   if (out->whole_saved_bytes > out->saved_bytes) out->whole_saved_bytes = out->saved_bytes;
 }
 
@@ -270,6 +276,8 @@ static void print_no_channel(FILE *out, const char *rank, const char *process, c
   if (small)
     fprintf(out, "no receives of %s or more, %llu smaller ones (--min-bytes)\n", least,
             (unsigned long long)small);
+  else if (rp__is_helper(report) && strcmp(rank, "-") == 0)
+    fputs("no communicator seen: a launcher or a helper process\n", out);
   else
     fputs("no receives seen\n", out);
 }

@@ -413,6 +413,7 @@ rp_status rp_config_check(const struct rp_config *config, bool options, char *me
   const struct {
     bool wrong;
     const char *option, *middle, *other, *end;
+    bool mode_too; /* enforce is missing as well */
   } rules[] = {
       {plan && config->buffer_bytes, "plan", " and ", "buffer-bytes",
        " exclude each other: the plan has sizes"},
@@ -421,8 +422,9 @@ rp_status rp_config_check(const struct rp_config *config, bool options, char *me
        " auto exclude each other: the plan has the slots"},
       {config->slots && config->slack_auto, "slots", " and ", "slack",
        " auto exclude each other: the number of slots is given"},
-      {config->slots && !config->buffer_bytes, "slots", " needs ", "buffer-bytes", ": of which receives?"},
-      {config->plan_rank >= 0 && !plan, "plan-rank", " needs ", "plan", ": a rank of which plan?"},
+      {config->slots && !config->buffer_bytes, "slots", " needs ", "buffer-bytes", ": of which receives?",
+       !enforce},
+      {config->plan_rank >= 0 && !plan, "plan-rank", " needs ", "plan", ": a rank of which plan?", !enforce},
       {plan && !enforce, "plan", " needs ", "mode", " enforce"},
       {config->buffer_bytes && !enforce, "buffer-bytes", " needs ", "mode", " enforce"},
       {config->strict && !enforce, "strict", " needs ", "mode", " enforce"},
@@ -432,10 +434,13 @@ rp_status rp_config_check(const struct rp_config *config, bool options, char *me
   };
   if (config->mode == RP_MODE_OFF) return RP_OK; /* nothing is done with any of them */
   for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-    char one[64], two[64];
+    char one[64], two[64], mode[64];
     if (!rules[i].wrong) continue;
-    snprintf(message, message_size, "%s%s%s%s", shown_name(rules[i].option, options, one, sizeof one),
-             rules[i].middle, shown_name(rules[i].other, options, two, sizeof two), rules[i].end);
+    shown_name("mode", options, mode, sizeof mode);
+    snprintf(message, message_size, "%s%s%s%s%s%s%s", shown_name(rules[i].option, options, one, sizeof one),
+             rules[i].middle, shown_name(rules[i].other, options, two, sizeof two),
+             rules[i].mode_too ? " and " : "", rules[i].mode_too ? mode : "",
+             rules[i].mode_too ? " enforce" : "", rules[i].end);
     return RP_ERROR_INVALID;
   }
   return RP_OK;

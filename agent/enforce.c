@@ -9,6 +9,7 @@
 
 #include "agent/agent.h"
 #include "agent/enforce_internal.h"
+#include "agent/enforce_plan.h"
 #include "agent/identity.h"
 #include "agent/log.h"
 #include "agent/ordering.h"
@@ -27,6 +28,27 @@ void rp__refuse(struct rp__device *device, const char *format, ...) {
   (void)vsnprintf(into, size, format, arguments);
   va_end(arguments);
   rp_warn("enforce: %s", into);
+}
+
+/* Launchers load the agent too, and are no rank of any plan: they are told nothing. */
+static void refuse_quietly(const char *problem) {
+  struct rp__enforce *e = &rp__enforce;
+  (void)snprintf(e->refused, sizeof e->refused, "%s", problem);
+  e->plan_size_count = rp_enforce_plan_sizes(&e->config, e->plan_sizes, RP_ENFORCE_PLAN_SIZES);
+  e->unsaid = true;
+}
+
+void rp__say_refusal(void) {
+  if (!rp__enforce.unsaid) return;
+  rp__enforce.unsaid = false;
+  rp_warn_urgent("enforce: %s", rp__enforce.refused); /* the process's one line may be out by now */
+}
+
+/* Frameworks round sizes up to 2 MiB. */
+void rp__note_planned_size(uint64_t bytes) {
+  for (size_t i = 0; rp__enforce.unsaid && i < rp__enforce.plan_size_count; i++)
+    if (bytes >= rp__enforce.plan_sizes[i] && bytes - rp__enforce.plan_sizes[i] < (UINT64_C(2) << 20))
+      rp__say_refusal();
 }
 
 /* ---- the guards' view ---- */
@@ -154,7 +176,11 @@ struct rp__device *rp__device_of(uint64_t address) {
 /* ---- life ---- */
 
 static const struct rp_agent_listener listener = {
-    .seen = rp__seen, .memory = rp__other_memory, .ungated_receive = rp__ungated_receive};
+    .seen = rp__seen,
+    .memory = rp__other_memory,
+    .ungated_receive = rp__ungated_receive,
+    .communicator = rp__say_refusal,
+};
 
 static int world_size(void) {
   struct rp_process_info process;
@@ -172,7 +198,12 @@ rp_status rp_enforce_start(const struct rp_config *config, const struct rp_guard
   rp__enforce.world_size = world_size();
   rp__enforce.order = rp_ordering();
   if (!rp__enforce.order) return RP_ERROR_NO_MEMORY;
-  if (!rp__enforce.shadow && plan_problem && plan_problem[0]) rp__refuse(NULL, "%s", plan_problem);
+  if (!rp__enforce.shadow && plan_problem && plan_problem[0]) {
+    if (strncmp(plan_problem, RP_PLAN_RANK_UNKNOWN ":", sizeof RP_PLAN_RANK_UNKNOWN) == 0)
+      refuse_quietly(plan_problem);
+    else
+      rp__refuse(NULL, "%s", plan_problem);
+  }
   rp_agent_set_listener(&listener);
   if (!rp__enforce.shadow) rp_ordering_use_gate(rp__gate_enter);
   atomic_store_explicit(&rp_enforce_on_value, !rp__enforce.shadow && !rp__enforce.refused[0],

@@ -164,6 +164,7 @@ void rp__seen(const struct rp_work *work) {
 
 /* Memory that is not ours came or goes. */
 void rp__other_memory(uint64_t address, uint64_t bytes, int device) {
+  if (bytes) rp__note_planned_size(bytes);
   for (int d = 0; bytes && !rp__enforce.shadow && !rp__gate_acting() && d < RP_ENFORCE_DEVICES; d++)
     if (rp__enforce.devices[d].guard) rp_guard_address_reused(rp__enforce.devices[d].guard, address, bytes);
   if (bytes == 0 && !rp__enforce.shadow) rp__freed_elsewhere(address);

@@ -31,7 +31,9 @@ struct rp__device {
   char refused[256];       /**< why not, "word: sentence" */
 };
 
-/** What is known from the start on; constant afterwards. */
+#define RP_ENFORCE_PLAN_SIZES 64
+
+/** What is known from the start on; constant afterwards, but for `unsaid`. */
 struct rp__enforce {
   struct rp_config config;
   const struct rp_guard_plan *plan;
@@ -39,9 +41,17 @@ struct rp__enforce {
   bool shadow, unguarded;
   int world_size;    /**< of the job; -1 = not known */
   char refused[256]; /**< the whole process; set at the start */
+  bool unsaid;       /**< core lock: and nobody needs to know yet, since the process may be a launcher */
+  uint64_t plan_sizes[RP_ENFORCE_PLAN_SIZES]; /**< of the plan's receives, where the rank is not known */
+  size_t plan_size_count;
   struct rp__device devices[RP_ENFORCE_DEVICES];
 };
 extern struct rp__enforce rp__enforce;
+
+/** Under the core lock: the process turns out to be one that the plan could be for. */
+void rp__say_refusal(void);
+/** Under the core lock: the same, where the allocation has a size of the plan. */
+void rp__note_planned_size(uint64_t bytes);
 
 /** Under the core lock, from callbacks too; see struct rp_agent_listener. */
 void rp__seen(const struct rp_work *work);

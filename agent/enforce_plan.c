@@ -290,14 +290,15 @@ static rp_status choose_rank(const struct rp_config *config, int rank, int world
     return say(line, RP_ERROR_INVALID, "plan_unusable: the plan has the ranks 0 to %zu and no rank %d",
                ranks - 1, said);
   if (rank < 0 || world_size < 0)
-    return say(
-        line, RP_ERROR_NOT_FOUND,
-        "plan_rank_unknown: the launcher does not say which rank this process is; set RECVPOOL_PLAN_RANK "
-        "to its rank in the plan, 0 to %zu",
-        ranks - 1);
+    return say(line, RP_ERROR_NOT_FOUND,
+               RP_PLAN_RANK_UNKNOWN
+               ": the launcher does not say which rank this process is; set RECVPOOL_PLAN_RANK "
+               "to its rank in the plan, 0 to %zu",
+               ranks - 1);
   return say(
       line, RP_ERROR_NOT_FOUND,
-      "plan_rank_unknown: the plan is for a job of %zu ranks and this one has %d; make a plan for this one, "
+      RP_PLAN_RANK_UNKNOWN
+      ": the plan is for a job of %zu ranks and this one has %d; make a plan for this one, "
       "or, "
       "where it holds several pipelines, set RECVPOOL_PLAN_RANK to this process's rank in the plan, 0 to %zu",
       job, world_size, ranks - 1);
@@ -377,6 +378,21 @@ rp_status rp_enforce_plan_load(const struct rp_config *config, int rank, int wor
   if (config->buffer_bytes && config->slots) return from_numbers(config, out, &line);
   *out = NULL;
   return RP_OK;
+}
+
+size_t rp_enforce_plan_sizes(const struct rp_config *config, uint64_t *out, size_t most) {
+  struct rp_planned planned;
+  char message[256];
+  size_t count = 0;
+  if (!config->plan_path[0] || read_plan(config->plan_path, &planned, message, sizeof message)) return 0;
+  for (size_t i = 0; i < planned.class_count && count < most; i++) {
+    size_t known = 0;
+    while (known < count && out[known] != planned.classes[i].buffer_bytes)
+      known++;
+    if (known == count && planned.classes[i].buffer_bytes) out[count++] = planned.classes[i].buffer_bytes;
+  }
+  rp_planned_fini(&planned);
+  return count;
 }
 
 rp_status rp_enforce_plan_check(const struct rp_config *config, char *message, size_t message_size) {

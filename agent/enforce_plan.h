@@ -15,6 +15,9 @@
 #include "pool/guard.h"
 #include "recvpool/status.h"
 
+/** The word of a process that does not know which rank of the plan it is. */
+#define RP_PLAN_RANK_UNKNOWN "plan_rank_unknown"
+
 /** Builds what `config` asks for. `rank` and `world_size` are those of the process, -1 where not known.
  * RP_OK with *out NULL: nothing was given, the guard finds out by itself. On failure *out is untouched and
  * `message` holds one line "word: sentence" that says what is wrong and the mend: plan_rank_unknown
@@ -22,6 +25,9 @@
  * with rp_enforce_plan_free. Reads a file; no thread needs to be kept away. */
 rp_status rp_enforce_plan_load(const struct rp_config *config, int rank, int world_size,
                                struct rp_guard_plan **out, char *message, size_t message_size);
+/** The sizes of all ranks' receives in the plan file of `config`, without repeats; at most `most`. Returns
+ * how many there are, 0 where the file cannot be read. Reads it again. */
+size_t rp_enforce_plan_sizes(const struct rp_config *config, uint64_t *out, size_t most);
 /** NULL is allowed. */
 void rp_enforce_plan_free(struct rp_guard_plan *plan);
 

@@ -63,7 +63,7 @@ bool rp_enforce_collect(struct rp_enforce_report *out) {
   rp_status status = RP_OK;
   out->shadow = rp__enforce.shadow;
   out->milestones = rp__milestone_counts;
-  (void)snprintf(out->refused, sizeof out->refused, "%s", rp__enforce.refused);
+  (void)snprintf(out->refused, sizeof out->refused, "%s", rp__enforce.unsaid ? "" : rp__enforce.refused);
   for (int i = 0; i < RP_ENFORCE_DEVICES && status == RP_OK; i++)
     if (rp__enforce.devices[i].tried || rp__enforce.devices[i].other_context)
       status = collect_device(&rp__enforce.devices[i], &out->devices[out->device_count++]);

@@ -37,9 +37,11 @@ void rp_plan_ticker_stop(void);
 
 /** What must be said beside the numbers of an observed run. */
 struct rp_plan_observation {
-  char note[900];     /**< sentences, or empty */
-  int32_t world_size; /**< of the job, where the ranks are those of its launcher; else 0 */
-  bool by_receipt;    /**< microbatches have numbers by receipt only: buffers are allocated just in time */
+  char note[900];       /**< sentences, or empty */
+  int32_t world_size;   /**< of the job, where the ranks are those of its launcher; else 0 */
+  bool by_receipt;      /**< microbatches have numbers by receipt only: buffers are allocated just in time */
+  uint64_t piece_bytes; /**< what the device gives memory in; 0 = nobody has asked it */
+  const char *caution;  /**< why the plan should not be enforced as it is; NULL: it may be */
 };
 
 /** Plans from reports of an observed run. Ranks have the numbers of the launcher, unless there are reports of
@@ -71,9 +73,10 @@ rp_status rp_plan_from_plan(const char *path, const char *text, size_t length,
  * says so and returns the exit status. */
 int rp_plan_check_settled(const struct rp_plan_options *options);
 
-/** Prints the plan for people. `stage` -1: all of them. */
+/** Prints the plan for people. `stage` -1: all of them. `piece_bytes`: what the device gives memory in, 0
+ * where nobody has asked it. */
 void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *provenance, int32_t stage,
-                   FILE *out);
+                   uint64_t piece_bytes, FILE *out);
 /** Prints, per rank, which microbatch is in which slot at which position. */
 void rp_plan_print_timeline(const struct rp_plan *plan, int32_t stage, FILE *out);
 /** Prints where `run` departs from `plan`; returns how many departures there are, SIZE_MAX without memory.

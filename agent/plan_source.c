@@ -87,6 +87,15 @@ struct observed {
   int32_t stages, microbatches;
   bool unsure;                /* how often messages are read is not known, or guessed */
   size_t channels, undecided; /* of these, seen for too few steps */
+  bool small;                 /* a process had receives, all of them below the threshold */
+  bool received;              /* a process had others, of which no step is known */
+  char passive[200];          /* why an agent did nothing, or empty */
+};
+
+/* The reports of a set that are of ranks. */
+struct members {
+  size_t *at; /* indices */
+  size_t count;
 };
 
 static bool push(struct observed *o, const struct rp_plan_item *item) {
@@ -241,24 +250,42 @@ static int32_t rank_of(const struct rp_read_set *set, size_t index) {
   return value >= 0 && value < RP_PLAN_MOST_RANKS ? (int32_t)value : -1;
 }
 
-/* Whether the launcher's ranks can stand: each process has one and no two have the same. The set is sorted by
+/* Whether the launcher's ranks can stand: each process has one and no two have the same. They are sorted by
  * them. */
-static bool has_ranks(const struct rp_read_set *set) {
-  for (size_t i = 0; i < set->count; i++)
-    if (rank_of(set, i) < 0 || (i && rank_of(set, i) == rank_of(set, i - 1))) return false;
+static bool has_ranks(const struct rp_read_set *set, const struct members *members) {
+  for (size_t m = 0; m < members->count; m++) {
+    int32_t rank = rank_of(set, members->at[m]);
+    if (rank < 0 || (m && rank == rank_of(set, members->at[m - 1]))) return false;
+  }
   return true;
 }
 
-static void take_note(const struct rp_read_set *set, const struct observed *o, int32_t ranks, bool numbered,
-                      struct rp_plan_observation *out) {
-  uint64_t world = (uint64_t)set->reports[0].digest->world_size, all = world;
+/* Launchers and helpers count nowhere: they have no rank, or one that they got themselves from what started
+ * them (Slurm, one for each machine), and that another process has, with a communicator. */
+static bool find_members(const struct rp_read_set *set, struct members *out) {
+  bool *taken = calloc(RP_PLAN_MOST_RANKS, sizeof(*taken));
+  *out = (struct members){.at = malloc((set->count + 1) * sizeof(*out->at))};
+  for (size_t i = 0; taken && i < set->count; i++)
+    if (!set->reports[i].digest->helper && rank_of(set, i) >= 0) taken[rank_of(set, i)] = true;
+  for (size_t i = 0; taken && out->at && i < set->count; i++) {
+    int32_t rank = rank_of(set, i);
+    if (!set->reports[i].digest->helper || (rank >= 0 && !taken[rank])) out->at[out->count++] = i;
+  }
+  bool whole = taken && out->at;
+  free(taken);
+  return whole;
+}
+
+static void take_note(const struct rp_read_set *set, const struct members *members, const struct observed *o,
+                      int32_t ranks, bool numbered, struct rp_plan_observation *out) {
+  uint64_t world = (uint64_t)set->reports[members->at[0]].digest->world_size, all = world;
   if (all < (uint64_t)ranks) all = (uint64_t)ranks;
   *out = (struct rp_plan_observation){.by_receipt = o->just_in_time > 0};
   if (numbered && world <= INT32_MAX) out->world_size = (int32_t)world;
   int used = 0;
-  if (set->count < all)
+  if (members->count < all)
     used = snprintf(out->note, sizeof(out->note),
-                    "Reports of %zu of %llu ranks: what the others receive is not counted. ", set->count,
+                    "Reports of %zu of %llu ranks: what the others receive is not counted. ", members->count,
                     (unsigned long long)all);
   const char *style =
       !o->just_in_time ? ""
@@ -282,6 +309,26 @@ static void take_note(const struct rp_read_set *set, const struct observed *o, i
   if (length && out->note[length - 1] == ' ') out->note[length - 1] = 0;
 }
 
+/* Why there is nothing to plan by. */
+static void explain_nothing(const struct observed *o, const char *path, char *message, size_t message_size) {
+  if (o->channels || o->received)
+    snprintf(message, message_size,
+             "%s: the reports hold no complete step; let the run go on for a few steps", path);
+  else if (o->small)
+    snprintf(message, message_size,
+             "%s: only receives below --min-bytes were seen; to have them counted, run it with a lower "
+             "--min-bytes",
+             path);
+  else if (o->passive[0])
+    snprintf(message, message_size, "%s: no receives were seen, since the agent did nothing: %s", path,
+             o->passive);
+  else
+    snprintf(message, message_size,
+             "%s: no receives were seen; let the job train for two steps, and if it does already, recvpool "
+             "doctor and the notes of recvpool report say what is missing",
+             path);
+}
+
 /* Whether there is what a comparison needs, or `to_plan` a plan. */
 static rp_status check_observed(const struct observed *o, bool to_plan, const char *path, char *message,
                                 size_t message_size) {
@@ -293,8 +340,7 @@ static rp_status check_observed(const struct observed *o, bool to_plan, const ch
     return RP_ERROR_NOT_FOUND;
   }
   if (!o->count) {
-    snprintf(message, message_size,
-             "%s: the reports hold no complete step; let the run go on for a few steps", path);
+    explain_nothing(o, path, message, message_size);
     return RP_ERROR_NOT_FOUND;
   }
   if (!o->unsure) return RP_OK;
@@ -306,22 +352,60 @@ static rp_status check_observed(const struct observed *o, bool to_plan, const ch
   return RP_ERROR_INVALID;
 }
 
-static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wanted,
-                          const struct rp_plan_options *options, struct rp_plan **out,
-                          struct rp_plan_observation *observation, char *message, size_t message_size) {
-  struct observed o = {0};
-  rp_status status = set->count <= RP_PLAN_MOST_RANKS ? RP_OK : RP_ERROR_LIMIT;
-  bool numbered = set->count != (size_t)wanted && has_ranks(set);
-  int32_t ranks = 0;
-  for (size_t i = 0; !status && i < set->count; i++) {
-    int32_t rank = numbered ? rank_of(set, i) : (int32_t)i;
-    ranks = rank + 1;
-    json_t *report = rp_read_load(set, i);
-    status = report ? add_process(&o, report, rank) : RP_ERROR_IO;
-    o.unsure |= report && is_unsure(report);
-    json_decref(report);
+/* What the report says of enforcing the job. */
+static void take_job(const struct rp_read_set *set, size_t job, struct rp_plan_observation *out) {
+  struct rp__enforced sum;
+  struct rp__summary summary;
+  rp__enforced_sum(set, job, &sum);
+  rp__summary_sum(set, job, &summary);
+  out->piece_bytes = summary.piece_bytes;
+  if (sum.violations)
+    out->caution = "do not enforce this plan as it is: memory was reused unsafely in the run that it is made "
+                   "of; recvpool report names the violations";
+  else if (sum.would_miss)
+    out->caution = "do not enforce this plan as it is: in the run that it is made of, buffers are used when "
+                   "their data would be gone, and enforcing would notice that too late; recvpool report "
+                   "names both sides";
+}
+
+static void look_for_cause(struct observed *o, const json_t *report) {
+  const char *passive = json_string_value(json_object_get(report, "passive_reason"));
+  if (passive && !o->passive[0]) rp__plain_text(passive, o->passive, sizeof(o->passive));
+  const json_t *kinds = json_object_get(json_object_get(report, "events"), "by_kind");
+  bool small = rp__small_receives(report) > 0;
+  o->small |= small;
+  o->received |= !small && rp__count_of(kinds, "recv") > 0;
+}
+
+static rp_status add_member(struct observed *o, struct rp_read_set *set, size_t index, int32_t rank) {
+  json_t *report = rp_read_load(set, index);
+  rp_status status = report ? add_process(o, report, rank) : RP_ERROR_IO;
+  o->unsure |= report && is_unsure(report);
+  look_for_cause(o, report);
+  json_decref(report);
+  return status;
+}
+
+static rp_status add_members(struct observed *o, struct rp_read_set *set, const struct members *members,
+                             bool numbered, int32_t *ranks) {
+  rp_status status = members->count <= RP_PLAN_MOST_RANKS ? RP_OK : RP_ERROR_LIMIT;
+  *ranks = 0;
+  for (size_t m = 0; !status && m < members->count; m++) {
+    int32_t rank = numbered ? rank_of(set, members->at[m]) : (int32_t)m;
+    *ranks = rank + 1;
+    status = add_member(o, set, members->at[m], rank);
   }
-  if (!status && (uint64_t)o.stages * (uint64_t)o.microbatches > RP_PLAN_MOST_PAIRS) status = RP_ERROR_LIMIT;
+  return !status && (uint64_t)o->stages * (uint64_t)o->microbatches > RP_PLAN_MOST_PAIRS ? RP_ERROR_LIMIT
+                                                                                         : status;
+}
+
+static rp_status plan_members(struct rp_read_set *set, const struct members *members, const char *path,
+                              int32_t wanted, const struct rp_plan_options *options, struct rp_plan **out,
+                              struct rp_plan_observation *observation, char *message, size_t message_size) {
+  struct observed o = {0};
+  bool numbered = members->count != (size_t)wanted && has_ranks(set, members);
+  int32_t ranks;
+  rp_status status = add_members(&o, set, members, numbered, &ranks);
   if (status)
     snprintf(message, message_size, "%s: %s", path,
              status == RP_ERROR_LIMIT ? "more ranks, channels or microbatches than any run has"
@@ -335,7 +419,8 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
   for (size_t i = 0; i < o.count && (o.uneven || !o.gradients); i++)
     o.items[i].accesses = 0;
   qsort(o.items, o.count, sizeof(*o.items), compare_items);
-  take_note(set, &o, ranks, numbered, observation);
+  take_note(set, members, &o, ranks, numbered, observation);
+  take_job(set, set->reports[members->at[0]].job, observation);
   status = rp__plan_build(o.items, o.count, ranks, o.stages, o.microbatches, options, out);
   if (status)
     snprintf(message, message_size, "%s: %s", path,
@@ -343,21 +428,38 @@ static rp_status plan_set(struct rp_read_set *set, const char *path, int32_t wan
   return status;
 }
 
+/* A launcher without recvpool run stands as a job of its own. Members are sorted by job. */
+static bool is_one_job(const struct rp_read_set *set, const struct members *members) {
+  return set->reports[members->at[0]].job == set->reports[members->at[members->count - 1]].job;
+}
+
 rp_status rp_plan_from_set(struct rp_read_set *set, const char *path, int32_t ranks,
                            const struct rp_plan_options *options, struct rp_plan **out,
                            struct rp_plan_observation *observation, char *message, size_t message_size) {
-  if (!set->count) {
+  struct members members;
+  rp_status status = find_members(set, &members) ? RP_OK : RP_ERROR_NO_MEMORY;
+  if (status) {
+    snprintf(message, message_size, "%s: %s", path, rp_status_text(status));
+  } else if (!set->count) {
     snprintf(message, message_size, "%s: no report found there", path);
-    return RP_ERROR_NOT_FOUND;
-  }
-  if (set->job_count > 1) {
+    status = RP_ERROR_NOT_FOUND;
+  } else if (!members.count) {
+    snprintf(message, message_size,
+             "%s: no process there has a rank, a communicator or receives: launchers or helpers, which are "
+             "no ranks; is the agent in the job's other processes?",
+             path);
+    status = RP_ERROR_NOT_FOUND;
+  } else if (!is_one_job(set, &members)) {
     snprintf(message, message_size,
              "%s: reports of %zu jobs, and a plan is of one: recvpool report lists them, and recvpool report "
              "--job N --plan FILE takes the N-th, or the last one by --job last",
              path, set->job_count);
-    return RP_ERROR_INVALID;
+    status = RP_ERROR_INVALID;
+  } else {
+    status = plan_members(set, &members, path, ranks, options, out, observation, message, message_size);
   }
-  return plan_set(set, path, ranks, options, out, observation, message, message_size);
+  free(members.at);
+  return status;
 }
 
 rp_status rp_plan_from_reports(const char *path, int32_t ranks, const struct rp_plan_options *options,

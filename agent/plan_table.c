@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/pieces.h"
 #include "agent/plan_command.h"
 
 static void format_bytes(uint64_t bytes, char *out, size_t out_size) {
@@ -37,8 +38,55 @@ static void print_pool(const struct rp_plan_pool *p, bool sizes, FILE *out) {
   fputc('\n', out);
 }
 
+/* The classes of one plan class: one for each tensor, since NCCL receives them one by one. */
+static size_t take_classes(const struct rp_plan *plan, const struct rp_plan_class *c,
+                           struct rp_pieces_class *out) {
+  const struct rp_plan_options *o = &plan->options;
+  size_t count = o->tensor_count > 1 ? o->tensor_count : 1;
+  for (size_t t = 0; t < count; t++) {
+    uint64_t bytes = count > 1 ? o->tensor_bytes[t] : c->buffer_bytes;
+    out[t] =
+        (struct rp_pieces_class){.buffer_bytes = bytes, .held_bytes = bytes * c->buffers, .left = c->slots};
+  }
+  return count;
+}
+
+/* What enforcing the plan would save in whole pieces, rank by rank; UINT64_MAX without memory. */
+static uint64_t whole_saving(const struct rp_plan *plan, uint64_t piece_bytes) {
+  size_t tensors = plan->options.tensor_count > 1 ? plan->options.tensor_count : 1;
+  struct rp_pieces_class *classes = malloc((plan->class_count * tensors + 1) * sizeof *classes);
+  uint64_t sum = 0;
+  if (!classes) return UINT64_MAX;
+  for (size_t i = 0; i < plan->class_count;) {
+    int32_t rank = plan->classes[i].rank;
+    size_t count = 0;
+    for (; i < plan->class_count && plan->classes[i].rank == rank; i++)
+      count += take_classes(plan, &plan->classes[i], classes + count);
+    sum += rp_pieces_saving(classes, count, piece_bytes);
+  }
+  free(classes);
+  return sum;
+}
+
+/* Where rounding up to pieces changes what is saved, as the report of a run says it too. Slots for several
+ * sizes are on paper only. */
+static void print_pieces(const struct rp_plan *plan, const struct rp_plan_totals *t, uint64_t replicas,
+                         uint64_t piece_bytes, FILE *out) {
+  char piece[32], saved[32];
+  uint64_t whole = plan->options.mixed_sizes
+                       ? UINT64_MAX
+                       : whole_saving(plan, piece_bytes ? piece_bytes : RP_USUAL_PIECE_BYTES);
+  if (whole >= t->bytes_stock - t->bytes_pooled) return;
+  format_bytes(piece_bytes ? piece_bytes : RP_USUAL_PIECE_BYTES, piece, sizeof(piece));
+  format_bytes(whole * replicas, saved, sizeof(saved));
+  fprintf(out, "The device gives memory in pieces of %s%s: enforcing would save %s%s.\n", piece,
+          piece_bytes ? "" : " (the usual size, not measured here)", whole ? "at most " : "",
+          whole ? saved : "nothing");
+}
+
 /* What the other granularities would need, and the sums. */
-static void print_totals(const struct rp_plan *plan, int32_t replicas, bool sizes, FILE *out) {
+static void print_totals(const struct rp_plan *plan, int32_t replicas, bool sizes, uint64_t piece_bytes,
+                         FILE *out) {
   uint64_t slots[RP_PLAN_GRANULARITY_COUNT] = {0};
   struct rp_plan_totals t;
   rp_plan_totals_get(plan, &t);
@@ -63,10 +111,11 @@ static void print_totals(const struct rp_plan *plan, int32_t replicas, bool size
   fprintf(out, "; the job needs %s instead of %s and saves %s", text[1], text[0], text[2]);
   if (replicas > 1) fprintf(out, " (%d replicas)", (int)replicas);
   fputs(".\n", out);
+  print_pieces(plan, &t, n, piece_bytes, out);
 }
 
 void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *provenance, int32_t stage,
-                   FILE *out) {
+                   uint64_t piece_bytes, FILE *out) {
   struct rp_plan_totals t;
   rp_plan_totals_get(plan, &t);
   bool sizes = t.bytes_stock > 0;
@@ -85,7 +134,7 @@ void rp_plan_print(const struct rp_plan *plan, const struct rp_plan_provenance *
   if (strcmp(provenance->kind, "schedule") == 0 &&
       rp_schedule_supports_pool(provenance->source, &reason) >= 0)
     fprintf(out, "\n%s: %s.\n", provenance->source, reason);
-  print_totals(plan, provenance->replicas, sizes, out);
+  print_totals(plan, provenance->replicas, sizes, piece_bytes, out);
   if (plan->options.granularity != RP_PLAN_STAGE)
     fputs("Each row stands for its stage and direction alone; what rows share is in this sum only.\n", out);
   if (provenance->note) fprintf(out, "%s\n", provenance->note);

@@ -136,6 +136,7 @@ static void write_report(const char *state) {
   }
   pthread_mutex_unlock(&write_lock);
   rp_log_flush();
+  rp_log_flush_urgent();
 }
 
 /* ---- the kill switch ---- */

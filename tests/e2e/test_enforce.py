@@ -187,6 +187,45 @@ class PlannedTest(EnforceCase):
                         self.assertGreater(saved, 0)
                         self.assertEqual(peaks(stock.stdout)[rank] - peaks(pooled.stdout)[rank], saved)
 
+    def test_a_launcher_is_no_rank_of_a_plan(self):
+        """It loads the agent, too. Nobody needs to tell it which rank it is, and a plan made of the run is for the ranks alone."""
+        command = [TRAINER, "--stages", "2", "--microbatches", str(MICROBATCHES), "--steps", str(STEPS), "--message-bytes", str(BYTES)]
+        launched = [os.path.join(PROGRAMS, "host_program"), "launch", *command]
+        self.run_program(launched, ["--mode", "observe"])
+        plan = os.path.join(self.folder, "plan.json")
+        self.assert_success(support.run([RECVPOOL, "report", "--plan", plan, self.reports_dir]))
+        self.take_reports()
+        stock = self.run_program(command)
+        for path, refused in ((plan, None), (self.paper_plan(stages=4, ranks=4), "plan_rank_unknown")):
+            with self.subTest(refused=refused):
+                pooled = self.run_program(launched, ["--mode", "enforce", "--plan", path])
+                self.assertEqual(training(pooled.stdout), training(stock.stdout))
+                reports = {report["process"]["rank"]: report for report in self.take_reports()}
+                launcher = reports.pop(None)
+                self.assertEqual((launcher["enforcement"]["refused"], launcher["warnings"]), (None, []))
+                self.assertEqual(sorted(reports), [0, 1])
+                for report in reports.values():
+                    self.assertEqual((report["enforcement"]["refused"] or {}).get("reason"), refused)
+                    self.assertEqual(report["enforcement"]["totals"]["saved_peak_bytes"] > 0, refused is None)
+                lines = pooled.stderr.splitlines()
+                self.assertEqual(len(lines), 2 if refused else 0, pooled.stderr)
+                for line in lines:
+                    self.assertRegex(line, r"^recvpool: enforce: plan_rank_unknown: the plan is for a job of 4 ranks and this one has 2")
+
+    def test_what_may_be_a_rank_is_told_what_is_missing(self):
+        """With a communicator, or an allocation of a size of the plan."""
+        for mode, size, told in (("late_module", "32MiB", True), ("no_nccl", "32MiB", False), ("no_nccl", "3MiB", False),
+                                 ("no_nccl", "2MiB", True), ("no_nccl", "1MiB", True)):
+            with self.subTest(mode, size=size):
+                plan = os.path.join(self.folder, "sized-plan.json")
+                self.assert_success(support.run([RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "2", "--microbatches", "4",
+                                                 "--buffer-bytes", size, "--output", plan]))
+                result = self.run_program([os.path.join(PROGRAMS, "host_program"), mode], ["--mode", "enforce", "--plan", plan],
+                                          expect=4 if mode == "no_nccl" else 0)
+                report, = self.take_reports()
+                self.assertEqual((report["enforcement"]["refused"] or {}).get("reason"), "plan_rank_unknown" if told else None)
+                self.assertEqual(result.stderr.count("plan_rank_unknown: the launcher does not say which rank"), told, result.stderr)
+
     def make_plan(self, stages, variant):
         """The path of a plan made of an observed run."""
         plan = os.path.join(self.folder, "plan.json")

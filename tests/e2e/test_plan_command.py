@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -143,6 +144,29 @@ class NumbersTest(PlanTestCase):
     def test_forward_only(self):
         document = self.document("--schedule", "gpipe", "--stages", "3", "--microbatches", "8", "--forward-only")
         self.assertEqual({(p["direction"], p["depth"]) for r in document["ranks"] for p in r["pools"]}, {("activation", 1)})
+
+    def test_what_rounding_to_pieces_leaves_is_said(self):
+        words = "The device gives memory in pieces of 2.0 MiB (the usual size, not measured here): enforcing would save "
+        for options, said in (("--buffer-bytes 1MiB", "at most 54.0 MiB."), ("--buffer-bytes 64KiB", "nothing."),
+                              ("--buffer-bytes 2MiB", None), ("--buffer-bytes 4MiB", None), ("", None),
+                              ("--buffer-bytes 1MiB --buffer-bytes 1MiB", "at most 108.0 MiB."),
+                              ("--buffer-bytes 3MiB --buffer-bytes 2MiB", "at most 354.0 MiB."),
+                              ("--buffer-bytes 1MiB --replicas 3", "at most 162.0 MiB."), ("--buffer-bytes 1MiB --mixed-sizes", None)):
+            with self.subTest(options):
+                result = self.plan(*ONE_F_ONE_B, *options.split())
+                self.assert_success(result)
+                lines = [line for line in result.stdout.splitlines() if "in pieces" in line]
+                self.assertEqual(lines, [words + said] if said else [])
+
+    def test_readme_shows_a_plan(self):
+        with open(os.path.join(SOURCE, "README.md")) as file:
+            text = file.read()
+        command = "$ recvpool plan --schedule 1f1b --stages 4 --microbatches 16 --buffer-bytes 1MiB\n"
+        shown = text.split("    " + command)[1].split("\nN, D and K are as above")[0]
+        result = self.plan(*command.split()[3:])
+        self.assert_success(result)
+        self.assertEqual("\n".join(line.strip() for line in shown.splitlines()).strip(),
+                         "\n".join(line.strip() for line in result.stdout.splitlines()).strip())
 
     def test_receive_ahead(self):
         for ahead in (0, 1, 3):
@@ -342,8 +366,10 @@ class RefusalTest(PlanTestCase):
 class ObservedTest(PlanTestCase):
     """The simulated trainer as witness: an observed run and the plan of its schedule must agree."""
 
-    def observe(self, *options):
-        self.assert_success(run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--", TRAINER, "--steps", "4",
+    LAUNCHER = (os.path.join(support.PROGRAMS, "host_program"), "launch")
+
+    def observe(self, *options, launcher=()):
+        self.assert_success(run([RECVPOOL, "run", "--report-dir", self.reports_dir, "--", *launcher, TRAINER, "--steps", "4",
                                  "--message-bytes", "128KiB", *options], env=support.simulated()))
 
     def assert_follows(self, *arguments):
@@ -524,6 +550,132 @@ class ObservedTest(PlanTestCase):
                 self.assertEqual((result.returncode, result.stdout), (1, ""))
                 self.assert_one_line(result.stderr)
                 self.assertIn("do not tell for certain how often each message is read", result.stderr)
+
+    def plans(self):
+        """The plans of both commands, which must be the same but for the command."""
+        path = os.path.join(self.folder, "plan.json")
+        result = run([RECVPOOL, "report", "--plan", path, self.reports_dir])
+        self.assert_success(result)
+        self.assertEqual(result.stderr, "")
+        with open(path) as file:
+            document = json.load(file)
+        self.assertEqual(document, self.document("--from-report", self.reports_dir))
+        return document
+
+    def launcher_path(self):
+        paths = [path for path in glob.glob(self.reports_dir + "/*.json") if not self.load(path)["communicators"]]
+        self.assertEqual(len(paths), 1)
+        return paths[0]
+
+    def load(self, path):
+        with open(path) as file:
+            return json.load(file)
+
+    def test_a_launcher_is_no_rank(self):
+        self.observe("--stages", "2", "--microbatches", "4", launcher=self.LAUNCHER)
+        path, arguments = self.launcher_path(), ("--schedule", "1f1b", "--stages", "2", "--microbatches", "4")
+
+        def check(ranks=2):
+            document = self.plans()
+            self.assertEqual((document["provenance"]["ranks"], len(document["ranks"]), document["provenance"]["world_size"]), (ranks, ranks, 2))
+            self.assertEqual([bool(rank["pools"]) for rank in document["ranks"]], [True, True, False][:ranks])
+            return document
+        self.assertIsNone(check()["provenance"]["note"])
+        self.assert_follows(*arguments)
+        self.assertRegex(run([RECVPOOL, "report", self.reports_dir]).stdout,
+                         r"(?m)^-     \S+ +no communicator seen: a launcher or a helper process$")
+        whole = self.load(path)
+
+        def change(**process):
+            with open(path, "w") as file:
+                json.dump(dict(whole, process=dict(whole["process"], **process)), file)
+        change(rank=0, world_size=1, rank_source="slurm")  # torchrun, started by Slurm once on each machine
+        check()
+        self.assert_follows(*arguments)
+        change(rank=2, world_size=2)  # nobody else has it: a rank that was killed, or whose NCCL is not seen
+        self.assertIn("no receives seen", run([RECVPOOL, "report", self.reports_dir]).stdout)
+        check(3)
+        change()
+        self.change_reports(lambda report: report["configuration"].update(run=None))  # the environment was set by hand: a job of its own
+        check()
+        self.assert_follows(*arguments)
+
+    def test_launchers_alone_make_no_plan(self):
+        self.observe("--stages", "2", "--microbatches", "4", launcher=self.LAUNCHER)
+        path = self.launcher_path()
+        self.assert_refused(1, "launchers or helpers, which are no ranks", "--from-report", path)
+        self.assert_refused(1, "launchers or helpers, which are no ranks", "--compare", "--schedule", "1f1b", "--stages", "2",
+                            "--microbatches", "4", path)
+
+    def test_a_rank_that_receives_nothing_keeps_its_number(self):
+        def empty(reports):
+            reports[0]["channels"] = []
+            reports[0]["events"]["by_kind"]["recv"] = 0
+
+        def nameless(reports):
+            empty(reports)
+            for report in reports.values():
+                report["process"].update(rank=None, world_size=None)
+        self.changed(empty)
+        self.assertEqual([bool(rank["pools"]) for rank in self.plans()["ranks"]], [False, True, True, True])
+        shutil.rmtree(self.reports_dir)
+        self.changed(nameless)
+        self.assertEqual(self.plans()["provenance"]["ranks"], 4)
+        self.assertNotIn("launcher", run([RECVPOOL, "report", self.reports_dir]).stdout)
+
+    def test_why_there_is_nothing_to_plan_by(self):
+        compare = ("--compare", "--schedule", "1f1b", "--stages", "2", "--microbatches", "4")
+        self.observe("--stages", "2", "--microbatches", "4", "--message-bytes", "1KiB")
+
+        def no_receives(report):
+            report["events"]["by_kind"].update(recv=0)
+
+        def not_small(report):
+            report["events"]["by_kind"].update(recv=3)
+            report["events"].update(ignored=0)
+
+        def passive(report):
+            no_receives(report)
+            report.update(passive_reason="it \x1b may not")
+        for change, words in ((lambda report: None, "only receives below --min-bytes were seen; to have them counted"),
+                              (not_small, "the reports hold no complete step; let the run go on for a few steps"),
+                              (no_receives, "no receives were seen; let the job train for two steps"),
+                              (passive, "no receives were seen, since the agent did nothing: it ? may not")):
+            self.change_reports(change)
+            for command in (compare, ("--from-report",)):
+                with self.subTest(words, command=command[0]):
+                    self.assert_refused(1, words, *command, self.reports_dir)
+
+    def test_rounding_is_said_as_by_the_report(self):
+        self.observe("--stages", "4", "--microbatches", "16", "--message-bytes", "1MiB")
+        words = "enforcing would save at most 54.0 MiB"
+        text = run([RECVPOOL, "report", self.reports_dir]).stdout
+        self.assertIn(words + ", since the device gives memory in pieces of 2.0 MiB (the usual size, not measured here).", text)
+        self.assertIn("in pieces of 2.0 MiB (the usual size, not measured here): " + words + ".", self.plan("--from-report", self.reports_dir).stdout)
+        def measured(report):
+            device = {"device": 0, "memory": {"granularity_bytes": 4 << 20}}
+            report["enforcement"] = dict(report["enforcement"] or {}, devices=[device])
+        self.change_reports(measured)
+        text = run([RECVPOOL, "report", self.reports_dir]).stdout
+        said = re.search(r"enforcing would save (.*), since the device gives memory in pieces of 4.0 MiB\.", text)[1]
+        self.assertIn(f"in pieces of 4.0 MiB: enforcing would save {said}.", self.plan("--from-report", self.reports_dir).stdout)
+
+    def test_a_run_that_must_not_be_enforced_says_so(self):
+        def unsafe(reports):
+            reports[1]["enforcement"]["devices"][0]["conflicts"]["violated"].update(stale_access=2)
+        self.changed(unsafe)
+        path = os.path.join(self.folder, "plan.json")
+        for command in (["plan", "--from-report", self.reports_dir, "--output", path], ["report", "--plan", path, self.reports_dir]):
+            result = run([RECVPOOL, *command])
+            self.assert_success(result)
+            self.assert_one_line(result.stderr)
+            self.assertIn("do not enforce this plan as it is: in the run that it is made of, buffers are used when their data would be gone",
+                          result.stderr)
+            self.assertIn(f"Plan written to {path}.", result.stdout)
+            os.remove(path)
+        self.change_reports(lambda report: report["enforcement"].update(mode="enforce"))
+        self.change_reports(lambda report: report["enforcement"]["totals"].update(violations=1))
+        self.assertIn("memory was reused unsafely in the run that it is made of", self.plan("--from-report", self.reports_dir).stderr)
 
     def test_no_complete_step(self):
         result = self.plan("--from-report", self.folder)

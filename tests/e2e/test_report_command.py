@@ -496,6 +496,12 @@ class ReportCommandTest(support.TestCase):
         self.change(path, lambda report: report["process"].update(rank={0: 1, 1: 0}[report["process"]["rank"]]))
         self.assertIn("note: has a rank that another process has: these are probably several runs", self.report(self.reports_dir).stdout)
 
+        def launcher(report):
+            report.update(channels=[])
+            report["events"]["by_kind"].update(recv=0)
+        self.change(path, launcher)  # of which nothing is summed up
+        self.assertNotIn("several runs", self.report(self.reports_dir).stdout)
+
     def test_the_device_was_full(self):
         self.sample("empty", "0")
         path = glob.glob(self.reports_dir + "/*.json")[0]

@@ -453,6 +453,10 @@ static void ranks_of_a_larger_job(void **state) {
   json_decref(json);
   rp_config_defaults(&config);
   snprintf(config.plan_path, sizeof config.plan_path, "%s", path);
+  uint64_t sizes[2] = {0};
+  assert_int_equal(rp_enforce_plan_sizes(&config, sizes, 2), 1); /* of all ranks, without repeats */
+  assert_true(sizes[0] > 0);
+  assert_int_equal(rp_enforce_plan_sizes(&config, sizes, 0), 0);
   assert_int_equal(rp_enforce_plan_load(&config, 2, 24, &plan, message, sizeof message), RP_OK);
   assert_int_equal(plan->class_count, 2);
   rp_enforce_plan_free(plan);
