@@ -7,6 +7,7 @@ they begin.
 """
 
 import os
+import re
 import unittest
 
 import enforcing
@@ -112,6 +113,21 @@ class ReportedTest(MistakesCase):
                 ways = WAYS[index % 2] if how == "auto" else WAYS[(index + 1) % 2]
                 with self.subTest(mistake=mistake, how=how, ways=ways):
                     self.check(mistake, how, ways, seed=index + 1)
+
+
+class IdleTest(MistakesCase):
+    def test_the_reason_is_that_of_the_allocations(self):
+        """Messages of a size that fits, in allocations that do not: of no rank may it be said that too few steps were seen."""
+        arguments = ["--stages", STAGES, "--microbatches", MICROBATCHES, "--steps", STEPS, "--message-bytes", 2 * MIB, "--mistake", "oversize",
+                     "--mistake-step", FIRST]
+        run = self.train(arguments, ["--mode", "enforce"])
+        for rank, device in run.devices().items():
+            self.assertEqual(device["idle"]["reason"], "rounding", f"rank {rank}")
+            self.assertIn("rounded up to a multiple of 2 MiB, ", device["idle"]["text"])
+            (size,) = re.findall("--buffer-bytes ([0-9]+KiB) all of that size", device["idle"]["text"])
+        run = self.train(arguments, ["--mode", "enforce", "--buffer-bytes", size])
+        for rank, device in run.devices().items():
+            self.assertGreater(device["activations"], 0, f"rank {rank}")
 
 
 class UnguardedTest(MistakesCase):
