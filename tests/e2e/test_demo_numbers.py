@@ -132,7 +132,7 @@ class DemoScriptTest(support.TestCase):
         shown = self.demo() + self.demo("--schedule", "gpipe")
         shown = {plain(line.replace(support.BUILD, "build/default").replace('"build/default', '"$PWD/build/default')
                        .replace(":build/default", ":$PWD/build/default")) for line in shown.splitlines()}
-        wanted = [line.strip() for line in block.splitlines() if re.match(r"    (\$ |rank|step|parameters|total|\d )", line)]
+        wanted = [line.strip() for line in block.splitlines() if re.match(r"    (\$ |rank|step|parameters|total|poolable:|unbounded_depth:|\d )", line)]
         self.assertGreater(len(wanted), 30)
         for line in wanted:
             self.assertIn(plain(line), shown)
