@@ -117,6 +117,10 @@ void rp_agent_set_listener(const struct rp_agent_listener *to) {
   rp__listener = *to;
 }
 
+void rp_agent_allocation_of(uint64_t address, uint64_t *begin, uint64_t *bytes) {
+  if (!tracker || rp_tracker_allocation_at(tracker, address, begin, bytes) != RP_OK) *begin = *bytes = 0;
+}
+
 bool rp_agent_allocation_known(uint64_t address) {
   uint64_t begin;
   return tracker && rp_tracker_allocation_at(tracker, address, &begin, NULL) == RP_OK && begin == address;

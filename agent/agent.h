@@ -52,6 +52,8 @@ struct rp_order_site rp_agent_site(uint64_t stream);
 /** The same where RP_EVENT_FLAG_PDL and RP_EVENT_FLAG_CAPTURED are known. */
 struct rp_order_site rp_agent_site_of(uint64_t stream, uint32_t event_flags);
 
+/** Under the core lock: the allocation that contains `address`; zeros where none is known. */
+void rp_agent_allocation_of(uint64_t address, uint64_t *begin, uint64_t *bytes);
 /** Under the core lock: whether an allocation begins at `address`. */
 bool rp_agent_allocation_known(uint64_t address);
 /** Under the core lock: memory that an interposed call gave the program (RP_EVENT_ALLOC) or takes back

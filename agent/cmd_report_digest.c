@@ -81,6 +81,15 @@ static void take_plan_rank(struct rp_read_digest *digest, const json_t *report) 
       add_place(digest->plan_peers, entry, "peer");
 }
 
+static void name_process(const json_t *report, char *out, size_t out_size) {
+  char rank[64], process[64];
+  rp__format_process(report, rank, process, sizeof rank);
+  if (json_is_integer(json_object_get(json_object_get(report, "process"), "rank")))
+    snprintf(out, out_size, "rank %s (%s)", rank, process);
+  else
+    snprintf(out, out_size, "%s", process);
+}
+
 static void take_identity(struct rp_read_digest *digest, const json_t *report) {
   const char *run = rp__text_of(json_object_get(report, "configuration"), "run", "");
   const json_t *process = json_object_get(report, "process"), *rank = json_object_get(process, "rank");
@@ -88,6 +97,7 @@ static void take_identity(struct rp_read_digest *digest, const json_t *report) {
   digest->command = strndup(rp__text_of(process, "command", ""), COMMAND_BYTES);
   digest->process = digest->host ? process_key(process, digest->host) : NULL;
   digest->rank = json_is_integer(rank) ? json_integer_value(rank) : INT64_MAX;
+  name_process(report, digest->name, sizeof digest->name);
   digest->world_size = (int64_t)rp__count_of(process, "world_size");
   digest->start_unix_seconds = json_number_value(json_object_get(process, "start_unix_seconds"));
   digest->written_unix_seconds = json_number_value(json_object_get(report, "written_unix_seconds"));
@@ -188,6 +198,8 @@ void rp__summary_sum(const struct rp_read_set *set, size_t job, struct rp__summa
     out->too_few += part->too_few;
     out->other += part->other;
     out->unseen += part->unseen;
+    out->unsteady += part->unsteady;
+    out->reasons |= part->reasons;
     out->held_bytes = rp__add(out->held_bytes, part->held_bytes);
     out->allocations_refused = rp__add(out->allocations_refused, part->allocations_refused);
     if (part->refused_bytes > out->refused_bytes) out->refused_bytes = part->refused_bytes;
@@ -217,9 +229,13 @@ void rp__enforced_sum(const struct rp_read_set *set, size_t job, struct rp__enfo
     out->sharing += part->sharing;
     out->untold += part->untold;
     out->switched_off += part->switched_off;
+    out->not_yet_off += part->not_yet_off;
+    out->no_room += part->no_room;
     out->physical_peak_bytes = rp__add(out->physical_peak_bytes, part->physical_peak_bytes);
     out->one_to_one_peak_bytes = rp__add(out->one_to_one_peak_bytes, part->one_to_one_peak_bytes);
     out->saved_peak_bytes = rp__add_signed(out->saved_peak_bytes, part->saved_peak_bytes);
+    out->held_peak_bytes = rp__add(out->held_peak_bytes, part->held_peak_bytes);
+    out->lowered_peak_bytes = rp__add_signed(out->lowered_peak_bytes, part->lowered_peak_bytes);
     out->rounding_peak_bytes = rp__add(out->rounding_peak_bytes, part->rounding_peak_bytes);
     out->headroom_peak_bytes = rp__add(out->headroom_peak_bytes, part->headroom_peak_bytes);
     out->minimum_bytes = rp__add(out->minimum_bytes, part->minimum_bytes);

@@ -24,6 +24,8 @@ struct rp__summary {
   uint64_t unreachable_bytes; /**< of buffers that would be pooled, but lie in allocations with other data */
   uint64_t undecided_bytes;   /**< held of those with too few steps; part of held_bytes */
   size_t unseen;              /**< channels whose buffers nobody was seen to use */
+  size_t unsteady;            /**< channels with more in use at once in one step than another had buffers */
+  uint32_t reasons;           /**< decisions that occur: bits, by enum rp_reason */
   bool activations_unbounded, gradients_unbounded, estimate;
   bool outside; /**< some of it was seen by attach, which is not enough for a plan */
 };
@@ -35,10 +37,14 @@ struct rp__enforced {
   size_t sharing;    /**< of these, with memory that is or was shared */
   size_t untold;     /**< of these, of which only attach tells, by sums: the agent's own report is missing */
   size_t switched_off; /**< of these, told to stop sharing, or never to begin */
+  size_t not_yet_off;  /**< of these, still sharing, or until their buffers were freed */
+  size_t no_room;      /**< of these, for want of memory for their buffers */
   uint64_t physical_peak_bytes, one_to_one_peak_bytes, minimum_bytes;
   uint64_t rounding_peak_bytes; /**< held more than asked for by what is no receive buffer */
   uint64_t headroom_peak_bytes; /**< kept back */
   int64_t saved_peak_bytes;     /**< after both; negative: sharing costs more than it saves */
+  uint64_t held_peak_bytes;     /**< most that was held at any time, also before anything was shared */
+  int64_t lowered_peak_bytes;   /**< what that is less than it would have been */
   uint64_t prevented, violations, double_frees;
   uint64_t serious; /**< of what was prevented: uses that waiting alone would not have made safe */
   uint64_t
@@ -54,6 +60,7 @@ struct rp_read_digest {
   struct rp_input_identity identity;
   char *command; /**< its beginning */
   int64_t rank;  /**< INT64_MAX: not known */
+  char name[144]; /**< "rank 1 (host:123)", or "host:123" */
   int64_t world_size;
   double start_unix_seconds, written_unix_seconds;
   char run[64];  /**< which recvpool run started it; "" where none did */
@@ -114,8 +121,18 @@ bool rp__is_helper(const json_t *report);
 /** How many receives were seen, where all of them are below the threshold; else 0. */
 uint64_t rp__small_receives(const json_t *report);
 
+/** "2 of 4 processes, and 2 went on sharing: …", of those that were told to stop sharing. Returns `out`. */
+const char *rp__format_off(const struct rp__enforced *sum, char *out, size_t out_size);
+/** Sentences of the decisions in the table, each once. */
+void rp__decisions_print(const struct rp__summary *summary, FILE *out);
 /** Prints what `rp_report_notes` has, and returns how many lines. */
 size_t rp__notes_print(const struct rp_read_set *set, size_t job, FILE *out);
+/** Object of the plan's stages, by the addresses of the buffers that shared memory by it; NULL where there was
+ * no plan. */
+json_t *rp__planned_stages(const json_t *report);
+/** The plan's number of a channel's stage, else which of its rank's it is: "#0" where there was a plan. Returns
+ * `out`. */
+const char *rp__format_stage(const json_t *channel, const json_t *stages, char *out, size_t out_size);
 /** Prints which job it is, and since when. */
 void rp__job_heading_print(const struct rp_read_set *set, size_t job, FILE *out);
 

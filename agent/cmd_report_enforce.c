@@ -58,6 +58,32 @@ static bool has_reason(const json_t *device, const char *word) {
   return false;
 }
 
+/* Some of the device's buffers share memory now. */
+static bool is_sharing(const json_t *device) {
+  return json_is_true(json_object_get(device, "active"));
+}
+
+/* What was to get memory of its own and has not. */
+static bool lacks_room(const json_t *device) {
+  return json_is_true(json_object_get(device, "fallback_pending")) && rp__count_of(device, "fallbacks") &&
+         has_reason(device, rp_pool_reason_name(RP_POOL_OUT_OF_MEMORY));
+}
+
+static bool any_device(const json_t *enforcement, bool (*is)(const json_t *device)) {
+  size_t d;
+  json_t *device;
+  json_array_foreach(json_object_get(enforcement, "devices"), d, device) if (is(device)) return true;
+  return false;
+}
+
+/* Told to stop sharing, and did not, or only when the buffers were freed. */
+static void add_switched_off(const json_t *enforcement, struct rp__enforced *out) {
+  const json_t *off = json_object_get(enforcement, "switched_off");
+  out->switched_off = json_is_object(off);
+  out->not_yet_off = out->switched_off && !json_is_number(json_object_get(off, "took_effect_seconds"));
+  out->no_room = out->not_yet_off && any_device(enforcement, lacks_room);
+}
+
 static void add_devices(const json_t *enforcement, bool shadow, struct rp__enforced *out) {
   size_t d;
   json_t *device;
@@ -92,6 +118,20 @@ static int64_t saved_of(const json_t *account) {
   return saved < lasting ? saved : lasting;
 }
 
+/* Of all that the agent has memory for, at any time: classes count from when their buffers share. Where only
+ * sums are told, they are taken for it. */
+static void add_peaks(const json_t *enforcement, struct rp__enforced *out) {
+  size_t d;
+  json_t *device;
+  json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
+    uint64_t held = rp__count_of(device, "physical_peak_bytes");
+    out->held_peak_bytes = rp__add(out->held_peak_bytes, held);
+    out->lowered_peak_bytes =
+        rp__add_signed(out->lowered_peak_bytes, (int64_t)stock_of(device) - (int64_t)held);
+  }
+  if (out->untold) out->lowered_peak_bytes = out->saved_peak_bytes;
+}
+
 void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   const json_t *enforcement = enforcement_of(report), *totals = json_object_get(enforcement, "totals");
   const struct {
@@ -116,12 +156,13 @@ void rp__enforced_of(const json_t *report, struct rp__enforced *out) {
   out->sharing |= out->untold;
   out->bystanders = !out->sharing && json_array_size(json_object_get(report, "channels")) == 0 &&
                     !json_is_integer(json_object_get(json_object_get(report, "process"), "rank"));
-  out->switched_off = json_is_object(json_object_get(enforcement, "switched_off"));
+  add_switched_off(enforcement, out);
   for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
     *sums[k].sum = rp__count_of(totals, sums[k].key);
   out->one_to_one_peak_bytes = stock_of(totals);
   out->saved_peak_bytes =
       rp__add_signed(saved_of(totals), -(int64_t)rp__add(out->rounding_peak_bytes, out->headroom_peak_bytes));
+  add_peaks(enforcement, out);
 }
 
 /* ---- what is shared ---- */
@@ -307,13 +348,35 @@ static void print_unused_classes(FILE *out, const json_t *report, const json_t *
 }
 
 /* Reasons for all buffers at once: how often they came up says nothing. */
-static bool is_for_all(const char *reason) {
-  static const enum rp_pool_reason reasons[] = {RP_POOL_ALIAS_CHECK_FAILED, RP_POOL_STEP_INTERRUPTED,
-                                                RP_POOL_SWITCHED_OFF,       RP_POOL_RECEIVE_NOT_GATED,
-                                                RP_POOL_CALLS_UNSTOPPABLE,  RP_POOL_MEMORY_SHORT};
-  for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++)
-    if (strcmp(reason, rp_pool_reason_name(reasons[i])) == 0) return true;
-  return false;
+static const struct {
+  enum rp_pool_reason reason;
+  const char *text; /**< NULL: they get memory of their own */
+} for_all[] = {
+    {RP_POOL_ALIAS_CHECK_FAILED, "no memory is shared"},
+    {RP_POOL_STEP_INTERRUPTED, NULL},
+    {RP_POOL_SWITCHED_OFF, NULL},
+    {RP_POOL_RECEIVE_NOT_GATED, NULL},
+    {RP_POOL_CALLS_UNSTOPPABLE, "each buffer has memory of its own until its first receive"},
+    {RP_POOL_MEMORY_SHORT, "buffers that nothing had used gave their memory up"},
+    {RP_POOL_NOTHING_TO_SHARE, "too few buffers were left to share memory"},
+};
+
+/* What a reason for all buffers led to; NULL: it is one for some. */
+static const char *text_for_all(const json_t *device, const char *reason) {
+  bool pending = json_is_true(json_object_get(device, "fallback_pending"));
+  for (size_t i = 0; i < sizeof for_all / sizeof for_all[0]; i++)
+    if (strcmp(reason, rp_pool_reason_name(for_all[i].reason)) == 0)
+      return for_all[i].text ? for_all[i].text
+             : pending       ? "all buffers were to get memory of their own"
+                             : "all buffers got memory of their own";
+  return NULL;
+}
+
+/* A call of the driver failed: what was asked for memory has none of its own. */
+static const char *text_of_failure(const char *reason) {
+  if (strcmp(reason, rp_pool_reason_name(RP_POOL_OUT_OF_MEMORY)) == 0) return "the device had no memory";
+  if (strcmp(reason, rp_pool_reason_name(RP_POOL_BACKEND_FAILED)) == 0) return "the driver refused memory";
+  return NULL;
 }
 
 /* What the program uses for something else is no receive buffer. */
@@ -330,22 +393,64 @@ static void print_others(FILE *out, const json_t *report, const json_t *device) 
   }
 }
 
-/* The sentences are among the notes, once for all processes. */
-static void print_reasons(FILE *out, const json_t *report, const json_t *device) {
-  const char *separator = "memory of their own for";
+static const char *format_times(uint64_t count, char *out, size_t out_size) {
+  if (count == 1)
+    snprintf(out, out_size, "once");
+  else
+    snprintf(out, out_size, "%llu times", (unsigned long long)count);
+  return out;
+}
+
+static void print_reason_for_all(FILE *out, const json_t *report, const json_t *device,
+                                 const json_t *reason) {
+  uint64_t count = rp__count_of(reason, "count");
+  char word[64], often[32];
+  rp__plain_text(rp__text_of(reason, "reason", "?"), word, sizeof word);
+  const char *all = text_for_all(device, word), *failure = text_of_failure(word);
+  if (!count || (!all && !failure)) return;
+  begin_line(out, report, device);
+  if (all)
+    fprintf(out, "%s (%s)\n", all, word);
+  else
+    fprintf(out, "%s %s (%s)\n", failure, format_times(count, often, sizeof often), word);
+}
+
+/* Counted by use: a buffer may be meant more than once. */
+static bool is_of_some(const json_t *device, const char *word, uint64_t count) {
+  return count && strcmp(word, rp_pool_reason_name(RP_POOL_FIRST_TOUCH)) != 0 &&
+         !text_for_all(device, word) && !text_of_failure(word);
+}
+
+static uint64_t count_of_some(const json_t *device) {
+  uint64_t sum = 0;
   size_t i;
   json_t *reason;
-  char word[64], number[24];
+  json_array_foreach(json_object_get(device, "reasons"), i, reason) {
+    uint64_t count = rp__count_of(reason, "count");
+    if (is_of_some(device, rp__text_of(reason, "reason", "?"), count)) sum = rp__add(sum, count);
+  }
+  return sum;
+}
+
+/* The sentences are among the notes, once for all processes. */
+static void print_reasons(FILE *out, const json_t *report, const json_t *device) {
+  bool begun = false;
+  size_t i;
+  json_t *reason;
+  char word[64], often[32];
+  const char *what = count_of_some(device) == 1 ? "a buffer got memory of its own "
+                                                : "buffers got memory of their own ";
   json_array_foreach(json_object_get(device, "reasons"), i, reason) {
     uint64_t count = rp__count_of(reason, "count");
     rp__plain_text(rp__text_of(reason, "reason", "?"), word, sizeof word);
-    if (!count || strcmp(word, rp_pool_reason_name(RP_POOL_FIRST_TOUCH)) == 0) continue;
-    snprintf(number, sizeof number, "%llu ", (unsigned long long)count);
-    if (separator[0] != ',') begin_line(out, report, device);
-    fprintf(out, "%s %s%s", separator, is_for_all(word) ? "" : number, word);
-    separator = ",";
+    if (!is_of_some(device, word, count)) continue;
+    if (!begun) begin_line(out, report, device);
+    fprintf(out, "%s%s (%s)", begun ? ", " : what, format_times(count, often, sizeof often), word);
+    begun = true;
   }
-  if (separator[0] == ',') fputc('\n', out);
+  if (begun) fputc('\n', out);
+  json_array_foreach(json_object_get(device, "reasons"), i, reason)
+      print_reason_for_all(out, report, device, reason);
 }
 
 static void format_side(const json_t *side, char *out, size_t out_size) {
@@ -387,8 +492,10 @@ static bool is_prevented(const json_t *conflict, const char *kind) {
          strcmp(rp__text_of(conflict, "kind", ""), kind) == 0;
 }
 
-/* Both sides of the first of each kind. */
-static void print_first_prevented(FILE *out, const json_t *conflicts, const char *but) {
+static const char unordered[] = "unordered_reuse";
+
+/* Both sides of the first `unordered`, or of the first of each other kind. */
+static void print_first_prevented(FILE *out, const json_t *conflicts, bool of_unordered) {
   const json_t *kept = json_object_get(conflicts, "kept");
   size_t i;
   json_t *conflict;
@@ -397,27 +504,41 @@ static void print_first_prevented(FILE *out, const json_t *conflicts, const char
     size_t before = 0;
     while (before < i && !is_prevented(json_array_get(kept, before), kind))
       before++;
-    if (before == i && is_prevented(conflict, kind) && strcmp(kind, but) != 0)
+    if (before == i && is_prevented(conflict, kind) && (strcmp(kind, unordered) == 0) == of_unordered)
       print_both_sides(out, conflict);
   }
 }
 
+/* Receives that were made to wait, and those that could not be: they got memory of their own instead. */
+static void print_waits(FILE *out, const json_t *report, const json_t *device, bool shadow) {
+  const json_t *conflicts = json_object_get(device, "conflicts"), *counted;
+  uint64_t all = rp__count_of(json_object_get(conflicts, "prevented"), unordered), waited = all;
+  counted = json_object_get(device, "receives_waited");
+  if (!shadow && json_is_integer(counted) && rp__count_of(device, "receives_waited") < all)
+    waited = rp__count_of(device, "receives_waited");
+  if (waited) {
+    begin_line(out, report, device);
+    fprintf(out, "%s %llu use%s wait for the one before (%s)\n", shadow ? "enforcing would have let" : "let",
+            (unsigned long long)waited, waited == 1 ? "" : "s", unordered);
+  }
+  if (waited == all) return;
+  begin_line(out, report, device);
+  fprintf(out, "prevented %llu %s by memory of its own, where no wait could be inserted\n",
+          (unsigned long long)(all - waited), unordered);
+  print_first_prevented(out, conflicts, true);
+}
+
 /* A wait inserted is nothing to be alarmed about: most programs need some once their buffers share memory. */
 static void print_prevented(FILE *out, const json_t *report, const json_t *device, bool shadow) {
-  static const char unordered[] = "unordered_reuse";
   const json_t *conflicts = json_object_get(device, "conflicts");
   const json_t *prevented = json_object_get(conflicts, "prevented");
-  uint64_t waits = rp__count_of(prevented, unordered);
   char counts[512];
   if (format_counts(prevented, unordered, counts, sizeof counts)) {
     begin_line(out, report, device);
     fprintf(out, "%s %s\n", shadow ? "enforcing would have prevented" : "prevented", counts);
-    print_first_prevented(out, conflicts, unordered);
+    print_first_prevented(out, conflicts, false);
   }
-  if (!waits) return;
-  begin_line(out, report, device);
-  fprintf(out, "%s %llu uses wait for the one before (%s)\n", shadow ? "enforcing would have let" : "let",
-          (unsigned long long)waits, unordered);
+  print_waits(out, report, device, shadow);
 }
 
 /* Neither prevented nor a violation: nobody can tell. */
@@ -455,7 +576,17 @@ static void print_conflicts(FILE *out, const json_t *report, const json_t *devic
           (unsigned long long)freed_twice);
 }
 
-static void print_switched_off(FILE *out, const json_t *report, const json_t *off) {
+static const char *how_long_shared(const json_t *enforcement) {
+  bool no_room = any_device(enforcement, lacks_room);
+  if (any_device(enforcement, is_sharing))
+    return no_room ? "still sharing when this was written: the device has no room for all buffers"
+                   : "still sharing when this was written";
+  return no_room ? "shared until the buffers were freed: the device had no room for all of them"
+                 : "shared until the buffers were freed";
+}
+
+static void print_switched_off(FILE *out, const json_t *report, const json_t *enforcement) {
+  const json_t *off = json_object_get(enforcement, "switched_off");
   char file[512], seen[32], effect[32];
   const json_t *took = json_object_get(off, "took_effect_seconds");
   if (!json_is_object(off)) return;
@@ -467,7 +598,7 @@ static void print_switched_off(FILE *out, const json_t *report, const json_t *of
     fprintf(out, "nothing shared after %s\n",
             rp__format_seconds(json_number_value(took), effect, sizeof effect));
   else
-    fputs("still sharing when this was written\n", out);
+    fprintf(out, "%s\n", how_long_shared(enforcement));
 }
 
 void rp__print_happened(const json_t *report, FILE *out) {
@@ -477,7 +608,7 @@ void rp__print_happened(const json_t *report, FILE *out) {
   json_t *device;
   if (!json_is_object(enforcement)) return;
   print_because(out, report, NULL, "nothing is enforced", json_object_get(enforcement, "refused"));
-  print_switched_off(out, report, json_object_get(enforcement, "switched_off"));
+  print_switched_off(out, report, enforcement);
   json_array_foreach(json_object_get(enforcement, "devices"), d, device) {
     if (d >= MOST_DEVICES) break;
     if (!shadow) {

@@ -91,6 +91,15 @@ static void after_sharing(const struct rp__enforced *sum, char *out, size_t out_
              "Nothing to do: memory is shared, and nothing unsafe came too late to be prevented.");
 }
 
+static void after_switching_off(const struct rp__enforced *sum, char *out, size_t out_size) {
+  char off[160];
+  snprintf(out, out_size, "Sharing was switched off (switched_off) in %s%s.",
+           rp__format_off(sum, off, sizeof off),
+           sum->not_yet_off
+               ? ""
+               : ", and stays off in each until it is started again without a file that says so");
+}
+
 static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__summary *summary,
                             const struct rp__enforced *sum, char *out, size_t out_size) {
   const char *violation = first_text(set, job, get_violation), *unshared = first_text(set, job, get_unshared);
@@ -107,10 +116,7 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
         "Compare what the job computed with a run without enforce: launches were given buffers whose data "
         "was gone (unclear_access, see above), and if one of them read it, it read something else.");
   else if (sum->switched_off)
-    snprintf(out, out_size,
-             "Sharing was switched off (switched_off) in %zu of %zu processes, and stays off in each until "
-             "it is started again without a file that says so.",
-             sum->switched_off, sum->processes);
+    after_switching_off(sum, out, out_size);
   else if (sum->saved_peak_bytes < 0)
     snprintf(out, out_size,
              "Run it without enforce%s: rounding sizes up to the pieces in which the device gives memory "

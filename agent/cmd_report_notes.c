@@ -26,6 +26,9 @@ struct ends {
   double first_seconds, last_seconds;
 };
 
+/* Processes named in one note; the others are counted. */
+#define MOST_NAMED 8
+
 static void take_end(struct ends *ends, const struct rp_read_digest *digest, bool first) {
   if (first || digest->steps_complete < ends->steps_least) ends->steps_least = digest->steps_complete;
   if (first || digest->steps_complete > ends->steps_most) ends->steps_most = digest->steps_complete;
@@ -47,21 +50,37 @@ const char *rp__format_end(uint64_t steps_least, uint64_t steps_most, double fir
   return out;
 }
 
+static void add_name(const char *name, char *names, size_t size) {
+  size_t used = strlen(names);
+  snprintf(names + used, size - used, "%s%.80s", used ? ", " : "", name);
+}
+
 /* Of those that the agent reported, or of those that attach did until it was told to stop. */
 static void note_ended(json_t *notes, const struct rp_read_set *set, size_t job, bool outside) {
   struct ends ends = {0};
   size_t first, last, count = 0;
-  char text[512], until[160];
+  char text[1024], until[160], names[700] = "";
   rp__job_range(set, job, &first, &last);
-  for (size_t i = first; i < last; i++)
-    if (set->reports[i].ended && set->reports[i].digest->summary.outside == outside)
-      take_end(&ends, set->reports[i].digest, count++ == 0);
+  for (size_t i = first; i < last; i++) {
+    const struct rp_read_digest *digest = set->reports[i].digest;
+    if (!set->reports[i].ended || digest->summary.outside != outside) continue;
+    if (count < MOST_NAMED) add_name(digest->name, names, sizeof names);
+    take_end(&ends, digest, count++ == 0);
+  }
   if (!count) return;
-  snprintf(text, sizeof text, "%s %s; what it did later is not known",
-           outside ? "observed from outside, the last time"
-                   : "ended without a final report, as by a signal: the last one is from",
-           rp__format_end(ends.steps_least, ends.steps_most, ends.first_seconds, ends.last_seconds, until,
-                          sizeof until));
+  if (count > MOST_NAMED) {
+    size_t used = strlen(names);
+    snprintf(names + used, sizeof names - used, " and %zu more", count - MOST_NAMED);
+  }
+  rp__format_end(ends.steps_least, ends.steps_most, ends.first_seconds, ends.last_seconds, until,
+                 sizeof until);
+  if (outside)
+    snprintf(text, sizeof text, "observed from outside: %s; the last time %s; what %s did later is not known",
+             names, until, count == 1 ? "it" : "they");
+  else
+    snprintf(text, sizeof text,
+             "ended without a final report, as by a signal: %s; %s from %s; what %s did later is not known",
+             names, count == 1 ? "the last one is" : "the last ones are", until, count == 1 ? "it" : "they");
   count_note(notes, text, (json_int_t)count);
 }
 

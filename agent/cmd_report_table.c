@@ -46,10 +46,31 @@ static uint64_t measured_piece(const json_t *report) {
   return 0;
 }
 
+/* Whether the depth of the channel was measured, and what follows from it: otherwise there is no number. */
+static bool is_measured(const char *reason) {
+  return strcmp(reason, rp_reason_name(RP_REASON_TOO_FEW_STEPS)) != 0 &&
+         strcmp(reason, rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE)) != 0;
+}
+
+/* Bit of a decision; 0 where a newer agent has a word that is not known here. */
+static uint32_t reason_bit(const char *word) {
+  for (uint32_t reason = 0; reason < RP_REASON_COUNT; reason++)
+    if (strcmp(word, rp_reason_name((enum rp_reason)reason)) == 0) return UINT32_C(1) << reason;
+  return 0;
+}
+
+/* More messages in use at once in one step than another had buffers: what counted as a step was none, as
+ * where a cache hands out its blocks anew, or steps differ. No depth of the buffers follows from that. */
+static bool is_unsteady(const json_t *channel) {
+  return rp__count_of(channel, "depth_max") > rp__count_of(channel, "buffers");
+}
+
 static void summarise(struct rp__summary *summary, const json_t *channel) {
   const char *reason = reason_of(channel);
   bool activation = strcmp(rp__text_of(channel, "direction", ""), "activation") == 0;
   summary->channels++;
+  summary->unsteady += is_unsteady(channel) && is_measured(reason);
+  summary->reasons |= reason_bit(reason);
   summary->held_bytes = rp__add(summary->held_bytes, rp__count_of(channel, "held_bytes"));
   summary->saved_bytes = rp__add(summary->saved_bytes, rp__count_of(channel, "would_save_bytes"));
   summary->estimate |= json_is_true(json_object_get(channel, "estimate"));
@@ -145,6 +166,27 @@ void rp__summary_of(const json_t *report, struct rp__summary *out) {
   if (out->whole_saved_bytes > out->saved_bytes) out->whole_saved_bytes = out->saved_bytes;
 }
 
+/* What a job has to have room for: before it was shared more may have been held. Appended. */
+static void conclude_peak(const struct rp__enforced *sum, char *out, size_t out_size) {
+  char held[32], lowered[32];
+  size_t used = strlen(out) - 1; /* without the full stop */
+  bool others = sum->held_peak_bytes > rp__add(sum->one_to_one_peak_bytes, sum->rounding_peak_bytes);
+  const char *with = others ? ", with other allocations of such sizes" : "";
+  if (sum->saved_peak_bytes <= 0 || sum->lowered_peak_bytes >= sum->saved_peak_bytes) return;
+  rp__format_bytes(sum->held_peak_bytes, held, sizeof held);
+  if (sum->lowered_peak_bytes > 0)
+    snprintf(out + used, out_size - used, ", but lowered the peak by %s only: %s were held at most%s.",
+             rp__format_bytes((uint64_t)sum->lowered_peak_bytes, lowered, sizeof lowered), held,
+             with);
+  else if (sum->lowered_peak_bytes < 0)
+    snprintf(out + used, out_size - used,
+             ", but raised the peak by %s, since sizes are rounded up: %s were held at most%s.",
+             rp__format_bytes(-(uint64_t)sum->lowered_peak_bytes, lowered, sizeof lowered), held, with);
+  else
+    snprintf(out + used, out_size - used, ", but did not lower the peak: %s were held at most%s.", held,
+             with);
+}
+
 /* What is measured comes before what is computed; false where nothing was shared. */
 static bool conclude_enforced(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct rp__enforced sum;
@@ -168,6 +210,7 @@ static bool conclude_enforced(const struct rp_read_set *set, size_t job, char *o
              "enforcing holds %s more than the job would without it, since sizes are rounded up%s%s.",
              rp__format_bytes(-(uint64_t)sum.saved_peak_bytes, saved, sizeof saved),
              sum.headroom_peak_bytes ? " and memory is kept back" : "", violations);
+  conclude_peak(&sum, out, out_size);
   return true;
 }
 
@@ -208,16 +251,27 @@ static void conclude_unreachable(const struct rp_read_set *set, size_t job, char
            bytes);
 }
 
+const char *rp__format_off(const struct rp__enforced *sum, char *out, size_t out_size) {
+  int used = snprintf(out, out_size, "%zu of %zu processes", sum->switched_off - sum->not_yet_off, sum->processes);
+  if (sum->not_yet_off && used > 0 && (size_t)used < out_size)
+    snprintf(out + used, out_size - (size_t)used, ", and %zu went on sharing%s", sum->not_yet_off,
+             sum->no_room == sum->not_yet_off ? ": the device has no room for their buffers"
+             : sum->no_room                   ? ": the device has no room for the buffers of some"
+                                              : "");
+  return out;
+}
+
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size) {
   struct rp__enforced sum;
   if (!conclude_enforced(set, job, out, out_size)) conclude_observed(set, job, out, out_size);
   conclude_unreachable(set, job, out, out_size);
   rp__enforced_sum(set, job, &sum);
   size_t used = strlen(out) - 1; /* without the full stop */
-  if (sum.switched_off)
-    snprintf(out + used, out_size - used,
-             "; sharing was switched off (switched_off) in %zu of %zu processes.", sum.switched_off,
-             sum.processes);
+  if (sum.switched_off) {
+    char off[160];
+    snprintf(out + used, out_size - used, "; sharing was switched off (switched_off) in %s.",
+             rp__format_off(&sum, off, sizeof off));
+  }
 }
 
 static void format_depth(const json_t *channel, char *out, size_t out_size) {
@@ -234,21 +288,16 @@ static void format_depth(const json_t *channel, char *out, size_t out_size) {
 #define MOST_ROWS 1024
 #define ROW COLUMNS "  %s\n"
 
-/* Whether the depth of the channel was measured, and what follows from it: otherwise there is no number. */
-static bool is_measured(const char *reason) {
-  return strcmp(reason, rp_reason_name(RP_REASON_TOO_FEW_STEPS)) != 0 &&
-         strcmp(reason, rp_reason_name(RP_REASON_NO_ACCESS_EVIDENCE)) != 0;
-}
-
 static void leave_open(char *out) {
   strcpy(out, "-");
 }
 
-static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel) {
+static void print_channel(FILE *out, const char *rank, const char *process, const json_t *channel,
+                          const json_t *stages) {
   char direction[32], reason[64], stage[24], peer[24], buffers[24], depth[48], slots[24], size[32], held[32],
       needed[32], saved[32];
   const json_t *from = json_object_get(channel, "peer");
-  snprintf(stage, sizeof stage, "%llu", (unsigned long long)rp__count_of(channel, "stage_ordinal"));
+  rp__format_stage(channel, stages, stage, sizeof stage);
   snprintf(peer, sizeof peer, json_is_integer(from) ? "%lld" : "-", (long long)json_integer_value(from));
   snprintf(buffers, sizeof buffers, "%llu", (unsigned long long)rp__count_of(channel, "buffers"));
   snprintf(slots, sizeof slots, "%llu", (unsigned long long)rp__count_of(channel, "slots"));
@@ -257,7 +306,7 @@ static void print_channel(FILE *out, const char *rank, const char *process, cons
   rp__format_bytes(rp__count_of(channel, "held_bytes"), held, sizeof held);
   rp__format_bytes(rp__count_of(channel, "needed_bytes"), needed, sizeof needed);
   rp__format_bytes(rp__count_of(channel, "would_save_bytes"), saved, sizeof saved);
-  if (!is_measured(reason_of(channel))) {
+  if (!is_measured(reason_of(channel)) || is_unsteady(channel)) {
     char *const numbers[] = {depth, slots, needed, saved};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
       leave_open(numbers[i]);
@@ -286,11 +335,22 @@ void rp__print_rows(const json_t *report, FILE *out) {
   char rank[64], process[64];
   const json_t *channels = json_object_get(report, "channels");
   size_t count = json_array_size(channels);
+  json_t *stages = rp__planned_stages(report);
   rp__format_process(report, rank, process, sizeof rank);
   for (size_t c = 0; c < count && c < MOST_ROWS; c++)
-    print_channel(out, rank, process, json_array_get(channels, c));
+    print_channel(out, rank, process, json_array_get(channels, c), stages);
+  json_decref(stages);
   if (count > MOST_ROWS) fprintf(out, "%-5s %-22s and %zu more channels\n", rank, process, count - MOST_ROWS);
   if (count == 0) print_no_channel(out, rank, process, report);
+}
+
+void rp__decisions_print(const struct rp__summary *summary, FILE *out) {
+  for (uint32_t reason = 0; reason < RP_REASON_COUNT; reason++)
+    if (summary->reasons & UINT32_C(1) << reason)
+      fprintf(out, "%s: %s\n", rp_reason_name((enum rp_reason)reason),
+              rp_reason_text((enum rp_reason)reason));
+  if (summary->unsteady)
+    fputs("D left open: more messages were in use at once in one step than another had buffers.\n", out);
 }
 
 static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
@@ -319,10 +379,11 @@ static void print_job(FILE *out, const struct rp_read_set *set, size_t job) {
   rp__format_bytes(needed_bytes, needed, sizeof needed);
   rp__format_bytes(saved_bytes, saved, sizeof saved);
   rp__summary_sum(set, job, &summary);
-  size_t open = summary.too_few + summary.unseen;
+  size_t open = summary.too_few + summary.unseen + summary.unsteady;
   if (open) leave_open(needed); /* of some of what is held it is not known */
   if (open && open == summary.channels) leave_open(saved);
   fprintf(out, COLUMNS "\n", "total", "", "", "", "", "", "", "", "", held, needed, saved);
+  rp__decisions_print(&summary, out);
 }
 
 /* A sentence, cut to size; of one report there are only so many. */

@@ -80,6 +80,9 @@ static bool ask_receive(struct rp_enforce_transfer *transfer) {
   struct asked_receive asked = {.receive = receive_of(transfer, rp_thread.group)};
   const struct rp__question question = {
       .prepare = prepare_receive, .commit = commit_receive, .what = &asked, .site = transfer->site};
+  if (!rp__device_of(transfer->address))
+    rp_agent_allocation_of(transfer->address, &asked.receive.allocation_address,
+                           &asked.receive.allocation_bytes);
   for (int i = 0; i < RP_ENFORCE_DEVICES && !transfer->hit; i++) {
     if (!rp__enforce.devices[i].guard) continue;
     if (!rp__ask(&rp__enforce.devices[i], &question)) return false;

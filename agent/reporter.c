@@ -66,6 +66,13 @@ static double wall_clock(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+/* A device that was to stop and has not yet. */
+static bool pending(const struct rp_enforce_report *enforce) {
+  for (size_t i = 0; i < enforce->device_count; i++)
+    if (enforce->devices[i].guard.pool.fallback_pending) return true;
+  return false;
+}
+
 static bool sharing(const struct rp_enforce_report *enforce) {
   for (size_t i = 0; i < enforce->device_count; i++)
     if (enforce->devices[i].guard.active) return true;
@@ -73,14 +80,20 @@ static bool sharing(const struct rp_enforce_report *enforce) {
 }
 
 /* Under write_lock. A device that is used for the first time after the switch was seen must hear of it too.
- */
+ * Buffers that were freed before they got memory of their own have not been switched off. */
 static void follow_switch(const struct rp_enforce_report *enforce) {
+  static bool shared_since; /* since the switch was seen */
   if (!switched_off.seen_ns) return;
   if (!sharing(enforce)) {
+    if (shared_since && pending(enforce)) return;
     if (!switched_off.effect_ns) switched_off.effect_ns = rp_now_ns();
+    shared_since = false;
   } else if (switched_off.effect_ns) {
     switched_off.effect_ns = 0;
     rp_enforce_request_fallback(RP_POOL_SWITCHED_OFF);
+    shared_since = true;
+  } else {
+    shared_since = true;
   }
 }
 

@@ -209,6 +209,8 @@ struct rp_guard_receive {
   struct rp_order_site site; /**< of the receive */
   uint64_t seq, time_ns;
   uint64_t group; /**< not 0: the open NCCL group it is part of, unique per group */
+  /** Of the allocation that it lies in, where that is none of ours; 0: not known. */
+  uint64_t allocation_address, allocation_bytes;
 };
 
 /** RP_ERROR_NOT_FOUND: no buffer of ours, nothing to do. */

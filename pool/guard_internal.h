@@ -247,6 +247,8 @@ struct rp_guard {
   uint64_t rounded_buffers;                            /**< in use, of a rounded size */
   uint64_t rounding_peak_bytes, rounding_before_bytes; /**< at ends of steps */
   uint64_t partial_receives, unowned_receives, rounding_receives, boundary_failures, concealed;
+  uint64_t mixed_receives;     /**< into allocations, none of the guard's, that hold other things too */
+  char rounding_told[320];     /**< sentence for the first of rounding_receives */
   uint64_t elsewhere_receives; /**< of a size that the guard looks after, in memory that it does not */
   uint32_t slack_found;
   bool any_departed;
@@ -288,6 +290,8 @@ uint32_t rp__guard_peer_sent(const struct rp_guard *guard, uint64_t comm, int32_
 bool rp__guard_sent_elsewhere(const struct rp_guard *guard, uint64_t comm);
 /** Slots that hints say for receives of that size; 0 = nothing. */
 uint32_t rp__guard_hinted_slots(const struct rp_guard *guard, uint64_t bytes);
+/** Writes down what a plan would do about buffers of that size, which are rounded up too much. */
+void rp__guard_tell_rounding(struct rp_guard *guard, uint64_t bytes);
 void rp__guard_why_idle(struct rp_guard *guard, const char *word, const char *text);
 
 /* guard_shadow.c */

@@ -13,11 +13,25 @@ static const char no_idle_text[] =
 
 /* The whole of the buffer, but for what allocators round up and pad. Where as much again has room, other
  * things may be: messages of a few bytes begin a segment of a cache, too. */
-static bool is_whole(const struct rp_guard *guard, const struct rp__guard_buffer *buffer,
+static bool is_whole(const struct rp_guard *guard, uint64_t address, uint64_t bytes,
                      const struct rp_guard_receive *receive) {
-  return receive->address == buffer->address && receive->bytes && receive->bytes <= buffer->bytes &&
-         receive->bytes >= buffer->bytes - receive->bytes &&
-         buffer->bytes - receive->bytes <= rp_pool_granularity(guard->pool);
+  return receive->address == address && receive->bytes && receive->bytes <= bytes &&
+         receive->bytes >= bytes - receive->bytes &&
+         bytes - receive->bytes <= rp_pool_granularity(guard->pool);
+}
+
+/* Why the memory is not the guard's: as far as its size tells. */
+static void note_unowned(struct rp_guard *guard, const struct rp_guard_receive *receive) {
+  uint64_t bytes = receive->allocation_bytes;
+  guard->unowned_receives++;
+  if (bytes && !is_whole(guard, receive->allocation_address, bytes, receive)) {
+    guard->mixed_receives++;
+    guard->elsewhere_receives += rp_guard_wants(guard, receive->bytes);
+    return;
+  }
+  if (!bytes) bytes = receive->bytes;
+  guard->elsewhere_receives += rp_guard_wants(guard, bytes);
+  if (rp__guard_rounds_much(guard, bytes) && !guard->rounding_receives++) rp__guard_tell_rounding(guard, bytes);
 }
 
 static bool receive_captured(const struct rp_guard *guard, const struct rp_guard_receive *receive) {
@@ -165,9 +179,7 @@ rp_status rp_guard_receive_prepare(struct rp_guard *guard, const struct rp_guard
   *action = (struct rp_guard_action){.next = RP_GUARD_GO};
   rp_status status = rp_pool_find(guard->pool, receive->address, &id);
   if (status) {
-    guard->unowned_receives++;
-    guard->rounding_receives += rp__guard_rounds_much(guard, receive->bytes);
-    guard->elsewhere_receives += rp_guard_wants(guard, receive->bytes);
+    note_unowned(guard, receive);
     rp__guard_peer_received(guard, receive->comm, receive->peer, receive->bytes);
     return status;
   }
@@ -190,7 +202,7 @@ static void begin(struct rp_guard *guard, uint32_t id, const struct rp_guard_rec
                   const struct rp_pool_site *site) {
   struct rp__guard_buffer *buffer = &guard->buffers[id];
   rp__guard_lifetime_end(guard, id);
-  bool whole = is_whole(guard, buffer, receive);
+  bool whole = is_whole(guard, buffer->address, buffer->bytes, receive);
   if (!buffer->partial && (receive->address != buffer->address || (!whole && !buffer->receives))) {
     buffer->partial = true; /* and so was what came to its begin before */
     guard->partial_receives += buffer->receives;

@@ -84,10 +84,6 @@ static const char elsewhere_text[] =
     "Messages have the size that was given, but do not lie in allocations of that size: they share larger "
     "ones with other data (buffers of 10 MiB and more get allocations of their own from PyTorch, unless "
     "its segments are expandable), or their memory is allocated in a way that the agent does not see.";
-static const char maybe_rounding_text[] =
-    "The receive buffers fill the pieces in which the device gives memory badly, and are left to the driver: "
-    "a plan has those share that gain by it, buffer-bytes those of a size.";
-
 /* No size of the plan gains anything. */
 static bool say_declined(const struct rp_guard *guard, struct rp_guard_report *out) {
   if (!guard->plan.usable || !rp__guard_sizes_declined(guard)) return false;
@@ -105,10 +101,13 @@ static void say_nothing_begun(const struct rp_guard *guard, struct rp_guard_repo
         guard->elsewhere_receives ? elsewhere_text : rp_pool_reason_text(RP_POOL_SIZE_NEVER_SEEN);
   } else if (!plan->given && guard->rounding_receives && !out->pool.receives) {
     out->idle_reason = "rounding";
-    out->idle_text = maybe_rounding_text;
+    out->idle_text = guard->rounding_told;
   } else if ((guard->options.only_bytes || plan->hints) && guard->unowned_receives && !out->pool.receives) {
     out->idle_reason = rp_pool_reason_name(RP_POOL_SIZE_NEVER_SEEN);
     out->idle_text = guard->elsewhere_receives ? elsewhere_text : rp__guard_wrong_size;
+  } else if (!plan->given && guard->mixed_receives && !out->pool.receives) {
+    out->idle_reason = rp_reason_name(RP_REASON_SHARED_ALLOCATION);
+    out->idle_text = rp_reason_text(RP_REASON_SHARED_ALLOCATION);
   } else if (guard->step == 1 && guard->just_in_time_receives >= LEAST_JUST_IN_TIME) {
     out->idle_reason = rp_reason_name(RP_REASON_JUST_IN_TIME);
     out->idle_text = rp_reason_text(RP_REASON_JUST_IN_TIME);

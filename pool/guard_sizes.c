@@ -2,6 +2,8 @@
  * not take what sharing gives. */
 #include "pool/guard_internal.h"
 
+#include "pool/text.h"
+
 #include <stdlib.h>
 
 static uint64_t pieces_of(const struct rp_guard *guard, uint64_t bytes) {
@@ -118,6 +120,31 @@ uint64_t rp__guard_rounding_bytes(const struct rp_guard *guard) {
       sum += info.mapped_bytes - buffer->bytes;
   }
   return sum;
+}
+
+/* ---- what is said of it ---- */
+
+/* As options take it and read back exactly: "2MiB", "2105344". */
+static void tell_bytes(struct rp_text *text, uint64_t bytes, const char *space) {
+  static const char *const units[] = {"KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  for (; unit < sizeof units / sizeof units[0] && bytes && bytes % 1024 == 0; unit++)
+    bytes /= 1024;
+  rp_text_number(text, (int64_t)bytes);
+  if (!unit) return;
+  rp_text_string(text, space);
+  rp_text_string(text, units[unit - 1]);
+}
+
+void rp__guard_tell_rounding(struct rp_guard *guard, uint64_t bytes) {
+  struct rp_text text;
+  rp_text_init(&text, guard->rounding_told, sizeof guard->rounding_told);
+  rp_text_string(&text, "Each buffer would be rounded up to a multiple of ");
+  tell_bytes(&text, rp_pool_granularity(guard->pool), " ");
+  rp_text_string(&text, ", which may cost more than sharing saves, so they are not shared; a plan shares those "
+                        "that gain all the same, --buffer-bytes ");
+  tell_bytes(&text, bytes, "");
+  rp_text_string(&text, " all of that size.");
 }
 
 /* ---- questions ---- */

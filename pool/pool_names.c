@@ -41,7 +41,8 @@ static const struct {
         {"other_class", "A receive belongs to no planned class of its size, or to more than one; make the "
                         "plan from a run of this job."},
     [RP_POOL_CONFLICT] =
-        {"conflict", "The guard gave a buffer memory of its own to keep reuse safe; the conflicts say why."},
+        {"conflict", "The guard gave a buffer memory of its own to keep reuse safe; see the conflicts of the "
+                     "process (recvpool report --json has all that were kept)."},
     [RP_POOL_GRAPH_CAPTURED] = {"graph_captured",
                                 "A captured graph names the buffer, so it keeps memory of its own."},
     [RP_POOL_REGISTERED] =

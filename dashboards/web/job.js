@@ -94,10 +94,11 @@ const headsOf = (rows) => [["process", "text"], ["direction", "text"], ["stage"]
   ["would save"], [heldName(rows)], ["decision", "text"]];
 
 function channelRow({ report, channel, stock, needed, held }) {
+  const steady = !(channel.depth_max > channel.buffers); // else what was counted as a step was none, and there is no depth
   return make("tr", {}, make("th", { scope: "row", class: "text" }, `${nameOf(report)} (${whereOf(report)})`), cell(channel.direction ?? "?", "text"),
     cell(count(channel.stage_ordinal)), cell(count(channel.peer)), cell(count(channel.buffers)),
-    cell(channel.depth_min !== channel.depth_max ? `${count(channel.depth_min)}–${count(channel.depth_max)}` : count(channel.depth)),
-    cell(count(channel.slots)), cell(bytes(channel.buffer_bytes)), cell(bytes(stock)), cell(bytes(needed)),
+    cell(steady ? channel.depth_min !== channel.depth_max ? `${count(channel.depth_min)}–${count(channel.depth_max)}` : count(channel.depth) : "–"),
+    cell(steady ? count(channel.slots) : "–"), cell(bytes(channel.buffer_bytes)), cell(bytes(stock)), cell(bytes(needed)),
     cell(bytes(channel.would_save_bytes)), cell(bytes(held)), cell(channel.decision?.reason ?? "?", "text"));
 }
 

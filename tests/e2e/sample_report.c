@@ -152,6 +152,18 @@ static struct rp_guard_class_report enforced_class(enum rp_direction direction, 
       .peer = direction == RP_DIRECTION_ACTIVATION ? 0 : 2};
 }
 
+/* Whose peaks were at once. */
+static struct rp_pool_account both(const struct rp_pool_account *a, const struct rp_pool_account *b) {
+  return (struct rp_pool_account){
+      .physical_bytes = a->physical_bytes + b->physical_bytes,
+      .physical_peak_bytes = a->physical_peak_bytes + b->physical_peak_bytes,
+      .one_to_one_bytes = a->one_to_one_bytes + b->one_to_one_bytes,
+      .one_to_one_peak_bytes = a->one_to_one_peak_bytes + b->one_to_one_peak_bytes,
+      .requested_bytes = a->requested_bytes + b->requested_bytes,
+      .requested_peak_bytes = a->requested_peak_bytes + b->requested_peak_bytes,
+      .saved_peak_bytes = a->saved_peak_bytes + b->saved_peak_bytes};
+}
+
 static void fill_guard(struct rp_guard_report *guard, struct rp_guard_class_report *classes) {
   static struct rp_guard_binding bindings[BUFFERS];
   classes[0] = enforced_class(RP_DIRECTION_ACTIVATION, 2, 1);
@@ -188,7 +200,7 @@ static void fill_guard(struct rp_guard_report *guard, struct rp_guard_class_repo
                                       .activations = 1,
                                       .backend_calls = 50,
                                       .backend_failures = 2};
-  guard->pool.account = classes[0].info.account;
+  guard->pool.account = both(&classes[0].info.account, &classes[1].info.account);
   guard->pool.account.saved_bytes = -1;
   guard->pool.prevented[RP_POOL_EARLY_REUSE] = 1;
   guard->pool.prevented[RP_POOL_UNORDERED_REUSE] = 3;

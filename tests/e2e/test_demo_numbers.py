@@ -55,6 +55,15 @@ class DemoNumbersTest(support.TestCase):
         self.assertEqual(self.depths(job, "gradient"), {0: (16, 1), 1: (16, 1), 2: (16, 1)})
         self.assertIn("on activations with D = N there is nothing to save", job["conclusion"])
 
+    def test_cached(self):
+        """Steps are none where each use of a block counts as one: no row has more in use at once than buffers."""
+        job = self.job("--allocation", "cached")
+        self.assertEqual(job["totals"]["would_save_bytes"], 0)
+        rows = re.findall(r"(?m)^\d+ +\S+:\d+ +[a-z]+ +\d+ +\d+ +(\d+) +(\S+) ", run([RECVPOOL, "report", self.reports_dir]).stdout)
+        self.assertGreater(len(rows), 5)
+        for buffers, depth in rows:
+            self.assertTrue(depth == "-" or int(depth.split("-")[-1]) <= int(buffers), rows)
+
     def test_just_in_time(self):
         job = self.job("--allocation", "just_in_time")
         self.assertEqual(job["totals"]["would_save_bytes"], 0)
@@ -132,7 +141,7 @@ class DemoScriptTest(support.TestCase):
         shown = self.demo() + self.demo("--schedule", "gpipe")
         shown = {plain(line.replace(support.BUILD, "build/default").replace('"build/default', '"$PWD/build/default')
                        .replace(":build/default", ":$PWD/build/default")) for line in shown.splitlines()}
-        wanted = [line.strip() for line in block.splitlines() if re.match(r"    (\$ |rank|step|parameters|total|\d )", line)]
+        wanted = [line.strip() for line in block.splitlines() if re.match(r"    (\$ |rank|step|parameters|total|poolable:|unbounded_depth:|\d )", line)]
         self.assertGreater(len(wanted), 30)
         for line in wanted:
             self.assertIn(plain(line), shown)

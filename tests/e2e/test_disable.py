@@ -211,6 +211,28 @@ class JobTest(support.TestCase):
                                  "1", "--buffer-bytes", "2MiB", "--output", path]))
         return path
 
+    def test_where_the_device_has_no_room(self):
+        plan = os.path.join(self.folder, "plan.json")
+        self.assert_success(run([RECVPOOL, "plan", "--schedule", "1f1b", "--stages", "4", "--microbatches", "16", "--buffer-bytes",
+                                 "2MiB", "--output", plan]))
+        command = [RECVPOOL, "run", "--mode", "enforce", "--plan", plan, "--interval", "0.05", "--report-dir", self.reports_dir, "--",
+                   TRAINER, "--stages", "4", "--microbatches", "16", "--message-bytes", "2MiB", "--steps", "400"]
+        process = subprocess.Popen(command, env=support.simulated(RPSIM_DEVICE_BYTES=str(48 << 20)), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(self.end_all_of, process)
+        self.wait_for(lambda reports: len(reports) == 4 and all(self.device(r).get("active") for r in reports))
+        with open(self.reports_dir + "/disable", "w"):
+            pass
+        self.wait_for(lambda reports: all(self.switched_off(r) or self.device(r).get("fallbacks") for r in reports))
+        self.assertEqual(process.wait(support.TIMEOUT_SECONDS), 0)
+        reports = sorted(self.read_reports(), key=lambda report: report["process"]["rank"])
+        self.assertEqual([self.switched_off(report) for report in reports], [True, False, False, True])
+        text = run([RECVPOOL, "report", self.reports_dir]).stdout
+        self.assertIn("; sharing was switched off (switched_off) in 2 of 4 processes, and 2 went on sharing: the device has no room for "
+                      "their buffers.\n", text)
+        self.assertEqual(text.count(", shared until the buffers were freed: the device had no room for all of them\n"), 2)
+
     def test_a_file_for_all_processes(self):
         self.start()
         with open(self.reports_dir + "/disable", "w"):

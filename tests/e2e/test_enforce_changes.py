@@ -2,10 +2,13 @@
 
 import itertools
 import os
+import re
 import unittest
 
 import enforcing
+import support
 from enforcing import MIB
+from support import RECVPOOL
 
 STAGES, MICROBATCHES, BYTES = 3, 8, 2 * MIB
 DEPTH = {1: 2, 2: 1}  # activations in flight by rank, 1F1B
@@ -177,6 +180,23 @@ class LookalikesTest(ChangesCase):
                     self.assertEqual(device["saved_peak_bytes"], sharing * BYTES, f"rank {rank}")
                 for rank, pool in self.pools(run, "activation").items():
                     self.assertEqual(pool["physical_peak_bytes"], DEPTH[rank] * BYTES)
+
+    def test_the_report_says_that_the_peak_is_not_lowered(self):
+        arguments = [*SHAPE, "--own-stream", "--steps", 5]
+        said = "but did not lower the peak: "
+        for more, planned, wanted in (([], True, False), ([], False, True), (["--lookalike", "before", "--lookalike-count", 2], True, True)):
+            with self.subTest(more=more, planned=planned):
+                run = self.train([*arguments, *more], self.options(planned))
+                held = sum(device["physical_peak_bytes"] for device in run.devices().values())
+                text = support.run([RECVPOOL, "report", self.reports_dir]).stdout
+                self.assertRegex(text, "=> sharing saved [1-9]")
+                self.assertEqual(f"{said}{held / MIB:.1f} MiB were held at most" in text, wanted, text)
+                self.assertEqual(said in text, wanted)
+                first, second = text.split("ratio\n")
+                stages = [[line.split()[at] for line in part.splitlines() if re.match("[0-9]+ +[^ ]+:[0-9]+ ", line)]
+                          for part, at in ((first, 3), (second, 4))]
+                self.assertEqual(sorted(stages[0]), sorted(stages[1]))
+                self.assertEqual(set(stages[0]) == {"0"}, not planned)
 
     def test_planned_where_the_device_is_too_small_without(self):
         """Out of memory as it is. By a plan it trains, though a library that cannot be stopped writes what is allocated right

@@ -7,6 +7,7 @@ they begin.
 """
 
 import os
+import re
 import unittest
 
 import enforcing
@@ -126,6 +127,21 @@ class ShadowTest(MistakesCase):
                 found = {True: run.counts("prevented"), False: run.counts("violated")}
                 self.assertEqual(set(found[prevented]), {kind} - {"double_free"})
                 self.assertEqual(found[not prevented], {})
+
+
+class IdleTest(MistakesCase):
+    def test_the_reason_is_that_of_the_allocations(self):
+        """Messages of a size that fits, in allocations that do not: of no rank may it be said that too few steps were seen."""
+        arguments = ["--stages", STAGES, "--microbatches", MICROBATCHES, "--steps", STEPS, "--message-bytes", 2 * MIB, "--mistake", "oversize",
+                     "--mistake-step", FIRST]
+        run = self.train(arguments, ["--mode", "enforce"])
+        for rank, device in run.devices().items():
+            self.assertEqual(device["idle"]["reason"], "rounding", f"rank {rank}")
+            self.assertIn("rounded up to a multiple of 2 MiB, ", device["idle"]["text"])
+            (size,) = re.findall("--buffer-bytes ([0-9]+KiB) all of that size", device["idle"]["text"])
+        run = self.train(arguments, ["--mode", "enforce", "--buffer-bytes", size])
+        for rank, device in run.devices().items():
+            self.assertGreater(device["activations"], 0, f"rank {rank}")
 
 
 class UnguardedTest(MistakesCase):

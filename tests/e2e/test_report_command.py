@@ -40,6 +40,61 @@ class ReportCommandTest(support.TestCase):
         self.assertIn("enforcing would save at most 6.0 MiB, since the device gives memory in pieces of 1.5 MiB.",
                       self.report(self.reports_dir).stdout)
 
+    def decide(self, *reasons, **changes):
+        """Reports whose channels have these decisions, in turn."""
+        def change(report):
+            for channel, reason in zip(report["channels"], reasons):
+                channel["decision"].update(poolable=False, reason=reason, text="Not shown: the command has its own.")
+                channel.update(would_save_bytes=0, **changes)
+        self.change_reports(change)
+        return self.report(self.reports_dir).stdout
+
+    def test_the_table_is_followed_by_a_sentence_for_each_decision_in_it(self):
+        self.sample("prealloc", "0", "1")
+        table, text = self.report(self.reports_dir).stdout.split("=> ")
+        self.assertEqual(table.splitlines()[-1],
+                         "poolable: Fewer buffers are in use at once than are allocated; pooling would free the rest.")
+        table, text = self.decide("unstable_pattern", "no_access_evidence").split("=> ")
+        self.assertRegex(table, r"\ntotal .*\n"
+                         r"unstable_pattern: The number of buffers or their use differs from step to step; pooling waits until it settles\.\n"
+                         r"no_access_evidence: No use of a received buffer was seen, [^\n]*\n\Z")
+        table, text = self.decide("a_word_from_later_on", "graph_captured").split("=> ")
+        self.assertRegex(table, r"\ntotal .*\ngraph_captured: Receives or uses were captured into CUDA graphs[^\n]*\n\Z")
+
+    def test_more_in_use_than_buffers_is_no_depth(self):
+        self.sample("prealloc", "0")
+        text = self.decide("unstable_pattern", "unstable_pattern", depth=2, depth_min=1, depth_max=3, buffers=3, slots=3)
+        self.assertEqual([row[5:8] for row in self.rows(text)], [["3", "1-3", "3"]] * 2)
+        self.assertNotIn("D left open", text)
+        text = self.decide("unstable_pattern", "unstable_pattern", depth=2, depth_min=1, depth_max=4)
+        self.assertEqual([row[5:8] for row in self.rows(text)], [["3", "-", "-"]] * 2)
+        self.assertRegex(text, r"(?m)^total +[0-9.]+ MiB +- +-$")
+        self.assertIn("\nD left open: more messages were in use at once in one step than another had buffers.\n=> ", text)
+
+    def test_stages_have_the_numbers_of_the_plan(self):
+        self.sample("enforced", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+
+        def change(stage, ordinal, planned=True):
+            def of(report):
+                device = report["enforcement"]["devices"][0]
+                device["planned"] = planned
+                for class_ in device["classes"]:
+                    class_["stage"] = stage
+                for channel in report["channels"]:
+                    channel["stage_ordinal"] = ordinal
+            self.change(path, of)
+            return [row[3] for row in self.rows(self.report(path).stdout)[:2]]
+        with open(path) as file:
+            report = json.load(file)
+        addresses = {binding["address"] for class_ in report["enforcement"]["devices"][0]["classes"] for binding in class_["bindings"]}
+        lives = [{life["address"] for life in channel["lifetimes"]} for channel in report["channels"]]
+        known = [bool(addresses & life) for life in lives]
+        self.assertIn(True, known)
+        self.assertEqual(change(7, 1), ["7" if is_known else "#1" for is_known in known])
+        self.assertEqual(change(7, 1, planned=False), ["1", "1"])
+        self.assertEqual(change(None, 3), ["#3", "#3"])
+
     def test_conclusions(self):
         self.sample("gpipe", "0", folder=self.folder + "/gpipe")
         self.sample("just_in_time", "0", folder=self.folder + "/jit")
@@ -225,7 +280,7 @@ class ReportCommandTest(support.TestCase):
                       [line.split() for line in result.stdout.splitlines()])
         for words in ("rank 1, node/one:1001, device 0: shared from step 2 on, set up in 1.5 ms; 3 waits inserted, "
                       "250.0 us waited; slack 1",
-                      "rank 1, node/one:1001, device 0: memory of their own for 1 more_in_flight\n",
+                      "rank 1, node/one:1001, device 0: a buffer got memory of its own once (more_in_flight)\n",
                       "note: more_in_flight: When a receive was posted, no slot was known to be done with: all were in use, or "
                       "their messages were not read as in the steps before; plan more slots or add slack. (2 processes)\n",
                       "rank 0, node/one:1000, device 0: prevented 1 early_reuse\n  early_reuse, slot 1: kernel "
@@ -312,6 +367,52 @@ class ReportCommandTest(support.TestCase):
         path = os.path.join(self.reports_dir, f"node_one-{1000 + rank}-900.json")
         self.change(path, change)
         return path
+
+    def test_what_was_held_at_most_is_said_where_sharing_did_not_lower_it(self):
+        mib = 1 << 20
+        saved = "=> sharing saved 6.0 MiB of the 16.0 MiB that these receive buffers would hold"
+        for held, asked, said in ((10, 16, "."), (16, 16, ", but did not lower the peak: 16.0 MiB were held at most."),
+                                  (15, 16, ", but lowered the peak by 1.0 MiB only: 15.0 MiB were held at most."),
+                                  (20, 20, ", but did not lower the peak: 20.0 MiB were held at most, with other allocations of such sizes."),
+                                  (17, 16, ", but raised the peak by 1.0 MiB, since sizes are rounded up: 17.0 MiB were held at most, with "
+                                   "other allocations of such sizes."),
+                                  (14, 20, ".")):
+            self.enforced(0, physical_peak_bytes=held * mib, one_to_one_peak_bytes=asked * mib, requested_peak_bytes=asked * mib)
+            self.assertIn(saved + said + "\n", self.report(self.reports_dir).stdout)
+
+    def test_conflicts_are_shown_where_a_buffer_could_not_wait(self):
+        path = self.enforced(0, receives_waited=1)
+
+        def change(report):
+            device = report["enforcement"]["devices"][0]
+            device["conflicts"]["kept"].append(dict(device["conflicts"]["kept"][0], kind="unordered_reuse", slot=0))
+            device["reasons"] = [{"reason": "conflict", "count": 2, "text": "Because."}]
+        self.change(path, change)
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("device 0: let 1 use wait for the one before (unordered_reuse)\nrank 0, node/one:1000, device 0: prevented 2 "
+                      "unordered_reuse by memory of its own, where no wait could be inserted\n  unordered_reuse, slot 0: kernel "
+                      "_Z8backwardPf of microbatch 1 in step 2", text)
+        self.assertEqual(text.count("  unordered_reuse, slot"), 1)
+
+    def test_switched_off_is_not_claimed_of_what_goes_on_sharing(self):
+        off = {"file": "disable", "seen_monotonic_ns": 3000, "seen_seconds": 2e-6, "took_effect_monotonic_ns": None,
+               "took_effect_seconds": None}
+        self.enforced(0)
+        paths = [self.enforced(1), self.enforced(2)]
+        self.change(paths[0], lambda report: report["enforcement"].update(
+            switched_off=dict(off, took_effect_monotonic_ns=4000, took_effect_seconds=3e-6)))
+        self.change(paths[1], lambda report: report["enforcement"].update(switched_off=off))
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("; sharing was switched off (switched_off) in 1 of 3 processes, and 1 went on sharing.\n   Sharing was switched off "
+                      "(switched_off) in 1 of 3 processes, and 1 went on sharing.\n", text)
+        self.assertIn("still sharing when this was written\n", text)
+        no_room = {"fallbacks": 2, "fallback_pending": True, "reasons": [{"reason": "out_of_memory", "count": 2, "text": "Because."}]}
+        self.change(paths[1], lambda report: report["enforcement"]["devices"][0].update(no_room))
+        text = self.report(self.reports_dir).stdout
+        self.assertIn("in 1 of 3 processes, and 1 went on sharing: the device has no room for their buffers.\n", text)
+        self.assertIn("still sharing when this was written: the device has no room for all buffers\n", text)
+        self.change(paths[1], lambda report: report["enforcement"]["devices"][0].update(active=False))
+        self.assertIn("shared until the buffers were freed: the device had no room for all of them\n", self.report(self.reports_dir).stdout)
 
     def test_switched_off_is_said(self):
         off = {"file": "disable", "seen_monotonic_ns": 3000, "seen_seconds": 2e-6, "took_effect_monotonic_ns": 4000,
@@ -517,7 +618,20 @@ class ReportCommandTest(support.TestCase):
             reasons=[{"reason": word, "count": count, "text": "Because."} for word, count in reasons]))
         text = self.report(self.reports_dir).stdout
         self.assertIn("device 0: 5 other allocations of these sizes have memory of their own (first_touch)\n", text)
-        self.assertIn("device 0: memory of their own for 2 more_in_flight, 1 registered, switched_off\n", text)
+        self.assertIn("device 0: buffers got memory of their own 2 times (more_in_flight), once (registered)\n", text)
+        self.assertIn("device 0: all buffers got memory of their own (switched_off)\n", text)
+
+    def test_reasons_that_name_no_buffer(self):
+        self.sample("enforced", "0")
+        path = os.path.join(self.reports_dir, "node_one-1000-900.json")
+        reasons = [("conflict", 1), ("out_of_memory", 3), ("backend_failed", 1), ("switched_off", 1), ("calls_unstoppable", 1)]
+        self.change(path, lambda report: report["enforcement"]["devices"][0].update(
+            reasons=[{"reason": word, "count": count, "text": "Because."} for word, count in reasons], fallback_pending=True))
+        text = self.report(self.reports_dir).stdout
+        for words in ("a buffer got memory of its own once (conflict)\n", "the device had no memory 3 times (out_of_memory)\n",
+                      "the driver refused memory once (backend_failed)\n", "all buffers were to get memory of their own (switched_off)\n",
+                      "each buffer has memory of its own until its first receive (calls_unstoppable)\n"):
+            self.assertIn("rank 0, node/one:1000, device 0: " + words, text)
 
     def test_a_refusal_is_said(self):
         self.sample("refused", "0")

@@ -157,8 +157,9 @@ class RobustnessTest(support.TestCase):
         result = support.run([RECVPOOL, "report", self.reports_dir])
         self.assert_success(result)
         self.assertEqual(result.stderr, "")
-        self.assertRegex(result.stdout, r"ended without a final report, as by a signal: the last one is from after \d+( to \d+)? steps?, at "
-                                        r"20[^;]*Z; what it did later is not known \(2 processes\)\n")
+        self.assertRegex(result.stdout, r"ended without a final report, as by a signal: rank 0 \(.*:\d+\), rank 1 \(.*:\d+\); the last "
+                                        r"ones are from after \d+( to \d+)? steps?, at 20[^;]*Z; what they did later is not known "
+                                        r"\(2 processes\)\n")
 
     def test_sigkill_leaves_the_last_report(self):
         self.kill_ranks(signal.SIGKILL)

@@ -237,7 +237,7 @@ class ServeTest(support.TestCase):
         (job,) = self.overview()["jobs"]
         self.assertEqual({report["process"]["rank"]: report["state"] for report in job["processes"]}, states())
         (note,) = [note for note in job["notes"] if note["text"].startswith("ended without a final report")]
-        self.assertRegex(note["text"], r", as by a signal: the last one is from after 4 steps, at 20.*Z; what it did later is not known\Z")
+        self.assertRegex(note["text"], r", as by a signal: rank 0 \(.*:\d+\); the last one is from after 4 steps, at 20.*Z; what it did later is not known\Z")
         self.assertEqual(note["processes"], 1)
         infos = [labels for name, labels in self.metrics()[0] if name == "recvpool_process_info"]
         self.assertEqual(sorted(re.search('rank="(.)".*state="([a-z]+)"', labels).groups() for labels in infos),

@@ -55,6 +55,20 @@ static void decisions_follow_the_table(void **state) {
   }
 }
 
+/* A depth is of one step, and never more than its buffers: steps of a cache's blocks are none. */
+static void more_in_use_than_buffers_is_no_depth(void **state) {
+  (void)state;
+  for (uint32_t most = 1; most < 4; most++) {
+    struct rp_channel_state channel = {
+        .public = {.buffers = 2, .depth = 2, .depth_max = most, .steps_complete = 9, .held_bytes = 2000},
+        .any_access = true,
+        .stable_steps = 3};
+    rp__decide(&channel, 2);
+    assert_string_equal(rp_reason_name(channel.public.reason), most > 2 ? "unstable_pattern" : "unbounded_depth");
+    assert_int_equal(channel.public.would_save_bytes, 0);
+  }
+}
+
 static void every_reason_has_its_own_word_and_sentence(void **state) {
   (void)state;
   for (int a = 0; a < RP_REASON_COUNT; a++)
@@ -68,6 +82,7 @@ static void every_reason_has_its_own_word_and_sentence(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(decisions_follow_the_table),
+                                     cmocka_unit_test(more_in_use_than_buffers_is_no_depth),
                                      cmocka_unit_test(every_reason_has_its_own_word_and_sentence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,6 +118,40 @@ static void launches_that_nobody_tells_of(void **state) {
   guard_end(&f);
 }
 
+/* Without a plan: what the allocation says that a message lies in, where that is not the guard's. */
+static void messages_in_memory_of_the_driver(void **state) {
+  (void)state;
+  enum { TWO = 2 * HOST_GRANULARITY };
+  static const struct {
+    uint64_t bytes, begin, allocation_bytes; /* begin: before the message */
+    const char *reason, *words;
+  } cases[] = {
+      {TWO, 0, TWO + 256, "rounding", "a multiple of 4 KiB, "},
+      {TWO, 0, TWO + 256, "rounding", "--buffer-bytes 8448 all of that size."},
+      {TWO + 1024, 0, TWO + 1024, "rounding", "--buffer-bytes 9KiB all of that size."},
+      {TWO + 1024, 0, 0, "rounding", "--buffer-bytes 9KiB all of that size."}, /* not known */
+      {TWO, 0, TWO, "too_few_steps", "let the job run on"},
+      {TWO, 256, TWO + 256, "shared_allocation", "hold other data too"},
+      {TWO + 256, 0, 4 * TWO, "shared_allocation", "hold other data too"},
+  };
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    struct guard_fixture f = guard_start(&trained, NULL);
+    struct rp_guard_action action;
+    struct rp_guard_receive posted = {.address = 1 << 20,
+                                      .bytes = cases[c].bytes,
+                                      .peer = UPSTREAM,
+                                      .allocation_address = (1 << 20) - cases[c].begin,
+                                      .allocation_bytes = cases[c].allocation_bytes};
+    for (int n = 0; n < 4; n++)
+      assert_int_equal(rp_guard_receive_prepare(f.guard, &posted, &action), RP_ERROR_NOT_FOUND);
+    struct rp_guard_report report = guard_look(&f);
+    assert_string_equal(report.idle_reason, cases[c].reason);
+    if (!strstr(report.idle_text, cases[c].words)) fail_msg("case %zu: %s", c, report.idle_text);
+    rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(answers_over_another_communicator),
@@ -125,6 +159,7 @@ int main(void) {
       cmocka_unit_test(a_small_message_begins_a_segment),
       cmocka_unit_test(messages_of_the_planned_size_elsewhere),
       cmocka_unit_test(launches_that_nobody_tells_of),
+      cmocka_unit_test(messages_in_memory_of_the_driver),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
