@@ -75,7 +75,7 @@ static int put_out(const struct rp_plan_arguments *a, const struct rp_plan *plan
     rp_cmd_error("plan", "cannot write to stdout");
     status = RP_EXIT_FAILURE;
   }
-  if (observation->caution) rp_cmd_error("plan", "%s: %s", a->from_report, observation->caution);
+  if (!status && observation->caution) rp_cmd_error("plan", "%s: %s", a->from_report, observation->caution);
   return status;
 }
 

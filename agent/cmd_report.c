@@ -161,7 +161,7 @@ static int write_plan(struct rp_read_set *set, const struct arguments *a) {
   bool written = json && rp_plan_write(json, a->plan) == RP_OK;
   if (!written) rp_cmd_error("report", "cannot write %s: %s", a->plan, strerror(errno));
   if (written && !a->json) printf("Plan written to %s.\n", a->plan);
-  if (observation.caution) rp_cmd_error("report", "%s: %s", a->first_path, observation.caution);
+  if (written && observation.caution) rp_cmd_error("report", "%s: %s", a->first_path, observation.caution);
   json_decref(json);
   rp_plan_destroy(plan);
   return written ? 0 : RP_EXIT_FAILURE;
