@@ -37,7 +37,7 @@ json_t *rp_report_totals_json(const struct rp_read_set *set, size_t job) {
 }
 
 static void write_job(struct rp_read_set *set, size_t job, struct rp__stream *stream) {
-  char conclusion[512], next[512], title[256];
+  char conclusion[RP_REPORT_SENTENCE_BYTES], next[RP_REPORT_SENTENCE_BYTES], title[256];
   size_t first, end, written = 0;
   rp__job_range(set, job, &first, &end);
   rp__stream_raw(stream, job ? ",\n{\"processes\":[\n" : "\n{\"processes\":[\n");

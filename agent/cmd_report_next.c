@@ -32,15 +32,24 @@ static const char *get_unshared(const struct rp_read_digest *digest) {
   return digest->unshared;
 }
 
+static bool is_about(const char *unshared, const char *word) {
+  size_t length = strlen(word);
+  return strncmp(unshared, word, length) == 0 && unshared[length] == ':';
+}
+
+/* Of a process whose receives would share by another plan. */
+static const char *get_misplanned(const struct rp_read_digest *digest) {
+  bool nothing = digest->unshared && is_about(digest->unshared, "plan_saves_nothing");
+  return nothing && digest->summary.whole_saved_bytes ? digest->unshared : NULL;
+}
+
 /* Reasons that no longer run and no setting changes. */
 static bool has_nothing_to_gain(const char *unshared) {
   static const enum rp_reason reasons[] = {RP_REASON_UNBOUNDED_DEPTH, RP_REASON_WITHIN_SLACK,
                                            RP_REASON_JUST_IN_TIME};
-  if (strncmp(unshared, "rounding:", 9) == 0) return true;
+  if (is_about(unshared, "rounding") || is_about(unshared, "plan_saves_nothing")) return true;
   for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
-    const char *name = rp_reason_name(reasons[i]);
-    size_t length = strlen(name);
-    if (strncmp(unshared, name, length) == 0 && unshared[length] == ':') return true;
+    if (is_about(unshared, rp_reason_name(reasons[i]))) return true;
   }
   return false;
 }
@@ -93,11 +102,10 @@ static void after_sharing(const struct rp__enforced *sum, char *out, size_t out_
 
 static void after_switching_off(const struct rp__enforced *sum, char *out, size_t out_size) {
   char off[160];
-  snprintf(out, out_size, "Sharing was switched off (switched_off) in %s%s.",
-           rp__format_off(sum, off, sizeof off),
-           sum->not_yet_off
-               ? ""
-               : ", and stays off in each until it is started again without a file that says so");
+  snprintf(
+      out, out_size, "Sharing was switched off (switched_off) in %s%s.", rp__format_off(sum, off, sizeof off),
+      sum->not_yet_off ? ""
+                       : ", and stays off in each until it is started again without a file that says so");
 }
 
 static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__summary *summary,
@@ -123,9 +131,17 @@ static void after_enforcing(const struct rp_read_set *set, size_t job, const str
              "takes more "
              "than sharing gives.",
              sum->headroom_peak_bytes ? ", or with less --headroom" : "");
+  else if (sum->sharing && sum->saved_peak_bytes == 0 && sum->headroom_peak_bytes)
+    snprintf(out, out_size,
+             "Run it with less --headroom, or without enforce: all that sharing gives is kept back for one "
+             "buffer more.");
   else if (sum->sharing == asked)
     after_sharing(sum, out, out_size);
-  else if (unshared && strncmp(unshared, "rounding:", 9) == 0 && !sum->sharing && summary->whole_saved_bytes)
+  else if (first_text(set, job, get_misplanned))
+    snprintf(out, out_size,
+             "The plan is of another schedule than this run has, and leaves out what would share: make one "
+             "from a run of this job.");
+  else if (unshared && is_about(unshared, "rounding") && !sum->sharing && summary->whole_saved_bytes)
     advise_plan(set, job, out, out_size);
   else if (unshared && has_nothing_to_gain(unshared) && !sum->sharing)
     snprintf(out, out_size, "Nothing to gain from sharing (%.*s): run it without enforce.",

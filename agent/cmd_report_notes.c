@@ -145,17 +145,29 @@ static void note_equal_ranks(json_t *notes, const struct rp_read_set *set, size_
 
 /* ---- all of them ---- */
 
+/* A report says it once for each device, and is one process. */
+static void count_notes_of(json_t *notes, const json_t *of_report) {
+  json_t *once = json_object(), *note;
+  size_t k;
+  json_array_foreach(of_report, k, note) {
+    if (json_object_get(once, json_string_value(note))) continue;
+    json_object_set_new(once, json_string_value(note), json_true());
+    count_note(notes, json_string_value(note), 1);
+  }
+  json_decref(once);
+}
+
 /* Lines that many processes say are said once. */
 json_t *rp_report_notes(const struct rp_read_set *set, size_t job) {
-  json_t *notes = json_object(), *note;
-  size_t first, end, k;
+  json_t *notes = json_object();
+  size_t first, end;
   rp__job_range(set, job, &first, &end);
   note_ended(notes, set, job, false);
   note_ended(notes, set, job, true);
   note_plan_ranks(notes, set, job);
   note_equal_ranks(notes, set, job);
   for (size_t i = first; i < end; i++)
-    json_array_foreach(set->reports[i].digest->notes, k, note) count_note(notes, json_string_value(note), 1);
+    count_notes_of(notes, set->reports[i].digest->notes);
   return notes;
 }
 

@@ -22,15 +22,16 @@ static const char *reason_of(const json_t *channel) {
 static uint64_t whole_saving(const json_t *channels, uint64_t piece_bytes, uint64_t otherwise) {
   struct rp_pieces_class *classes = malloc((json_array_size(channels) + 1) * sizeof *classes);
   const json_t *channel;
-  size_t i;
+  size_t i, count = 0;
   if (!classes) return otherwise;
   json_array_foreach(channels, i, channel) {
+    if (!rp__count_of(channel, "held_bytes")) continue; /* its buffers are those of another channel now */
     bool shares = rp__count_of(channel, "would_save_bytes") > 0;
-    classes[i] = (struct rp_pieces_class){.buffer_bytes = rp__count_of(channel, "buffer_bytes"),
+    classes[count++] = (struct rp_pieces_class){.buffer_bytes = rp__count_of(channel, "buffer_bytes"),
                                           .held_bytes = rp__count_of(channel, "held_bytes"),
                                           .left = rp__count_of(channel, shares ? "slots" : "buffers")};
   }
-  uint64_t saving = rp_pieces_saving(classes, i, piece_bytes);
+  uint64_t saving = rp_pieces_saving(classes, count, piece_bytes);
   free(classes);
   return saving;
 }
@@ -440,7 +441,7 @@ json_t *rp__notes_of(const json_t *report) {
 
 /* Bold, and red where the job has violations; the words alone say as much. */
 static void print_conclusion(FILE *out, const struct rp_read_set *set, size_t job) {
-  char conclusion[512], next[512];
+  char conclusion[RP_REPORT_SENTENCE_BYTES], next[RP_REPORT_SENTENCE_BYTES];
   struct rp__enforced sum;
   rp_report_conclude(set, job, conclusion, sizeof conclusion);
   rp_report_next_step(set, job, next, sizeof next);

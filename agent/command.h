@@ -116,6 +116,8 @@ void rp_report_print(const struct rp_read_set *set, FILE *out);
 size_t rp_report_number(const struct rp_read_set *set, size_t job);
 /** Writes what tells `job` from others: command, hosts, whether it enforced. */
 void rp_report_title(const struct rp_read_set *set, size_t job, char *out, size_t out_size);
+/** Room for a conclusion or a next step, which may quote a reason of a report. */
+#define RP_REPORT_SENTENCE_BYTES 1536
 /** Writes the one-sentence conclusion over `job`. */
 void rp_report_conclude(const struct rp_read_set *set, size_t job, char *out, size_t out_size);
 /** Writes what to do next about `job`, in one sentence. */

@@ -416,21 +416,24 @@ rp_status rp_config_check(const struct rp_config *config, bool options, char *me
     bool mode_too; /* enforce is missing as well */
   } rules[] = {
       {plan && config->buffer_bytes, "plan", " and ", "buffer-bytes",
-       " exclude each other: the plan has sizes"},
-      {plan && config->slots, "plan", " and ", "slots", " exclude each other: the plan has the slots"},
+       " exclude each other: the plan has sizes", false},
+      {plan && config->slots, "plan", " and ", "slots", " exclude each other: the plan has the slots", false},
       {plan && config->slack_auto, "plan", " and ", "slack",
-       " auto exclude each other: the plan has the slots"},
+       " auto exclude each other: the plan has the slots", false},
       {config->slots && config->slack_auto, "slots", " and ", "slack",
-       " auto exclude each other: the number of slots is given"},
+       " auto exclude each other: the number of slots is given", false},
       {config->slots && !config->buffer_bytes, "slots", " needs ", "buffer-bytes", ": of which receives?",
        !enforce},
       {config->plan_rank >= 0 && !plan, "plan-rank", " needs ", "plan", ": a rank of which plan?", !enforce},
-      {plan && !enforce, "plan", " needs ", "mode", " enforce"},
-      {config->buffer_bytes && !enforce, "buffer-bytes", " needs ", "mode", " enforce"},
-      {config->strict && !enforce, "strict", " needs ", "mode", " enforce"},
+      {plan && !enforce, "plan", " needs ", "mode", " enforce", false},
+      {config->buffer_bytes && !enforce, "buffer-bytes", " needs ", "mode", " enforce", false},
+      {config->buffer_bytes && config->buffer_bytes < config->min_bytes, "buffer-bytes", " is less than ",
+       "min-bytes", ": such receives are not followed", false},
+      {config->headroom_bytes && !enforce, "headroom", " needs ", "mode", " enforce", false},
+      {config->strict && !enforce, "strict", " needs ", "mode", " enforce", false},
       {config->on_violation != RP_POOL_ON_STALE_FALLBACK && !enforce, "on-violation", " needs ", "mode",
-       " enforce"},
-      {config->cupti == RP_CUPTI_LEARN && !enforce, "cupti", " learn needs ", "mode", " enforce"},
+       " enforce", false},
+      {config->cupti == RP_CUPTI_LEARN && !enforce, "cupti", " learn needs ", "mode", " enforce", false},
   };
   if (config->mode == RP_MODE_OFF) return RP_OK; /* nothing is done with any of them */
   for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
@@ -457,6 +460,7 @@ static void settle(struct rp_config *config, struct line *line) {
   config->plan_rank = -1;
   config->buffer_bytes = 0;
   config->slots = 0;
+  config->headroom_bytes = 0;
   config->strict = false;
   config->on_violation = RP_POOL_ON_STALE_FALLBACK;
   if (config->cupti == RP_CUPTI_LEARN) config->cupti = RP_CUPTI_ALWAYS;

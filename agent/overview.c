@@ -301,7 +301,7 @@ static json_t *notes_of(const struct rp_read_set *set, size_t job) {
 
 /* What a job has besides its processes. */
 static json_t *head_of(const struct rp_read_set *set, size_t job) {
-  char conclusion[512], next[512], title[256];
+  char conclusion[RP_REPORT_SENTENCE_BYTES], next[RP_REPORT_SENTENCE_BYTES], title[256];
   rp_report_conclude(set, job, conclusion, sizeof conclusion);
   rp_report_next_step(set, job, next, sizeof next);
   rp_report_title(set, job, title, sizeof title);

@@ -161,8 +161,11 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
     out->idle_text = "The receives of this run do not come in the order that the plan lists, and which class "
                      "they belong to cannot be told; make the plan from a run of this schedule.";
   } else if (plan->given && out->pool.receives && !has_shared(&out->pool.account)) {
-    out->idle_reason = rp_reason_name(RP_REASON_UNBOUNDED_DEPTH);
-    out->idle_text = rp_reason_text(RP_REASON_UNBOUNDED_DEPTH);
+    out->idle_reason = "plan_saves_nothing";
+    out->idle_text =
+        "By the plan no two of the buffers that were received into share memory: as many messages "
+        "are in use at once, or the plan is of another schedule than the run has, which recvpool "
+        "plan --compare tells.";
   } else {
     say_nothing_begun(guard, out);
   }

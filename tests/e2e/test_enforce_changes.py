@@ -215,6 +215,38 @@ class LookalikesTest(ChangesCase):
                 self.check_accounts_close(run)
 
 
+class ConclusionsTest(ChangesCase):
+    """What the report says follows from it all."""
+
+    def concluded(self, arguments, options):
+        run = self.train(arguments, options)
+        self.check_same(run, arguments)
+        return run, support.run([RECVPOOL, "report", self.reports_dir]).stdout
+
+    def test_a_plan_of_another_schedule(self):
+        arguments = ["--stages", 2, "--microbatches", 6, "--steps", 4, "--message-bytes", BYTES]
+        plan = self.plan("--schedule", "interleaved_1f1b", "--stages", 4, "--ranks", 2, "--microbatches", 6, "--buffer-bytes", BYTES)
+        run, text = self.concluded(arguments, ["--mode", "enforce", "--plan", plan])
+        self.assertEqual({device["idle"]["reason"] for device in run.devices().values()}, {"plan_saves_nothing"})
+        self.assertIn("The plan is of another schedule than this run has", text)
+        plan = self.plan("--schedule", "gpipe", "--stages", 2, "--microbatches", 6, "--buffer-bytes", BYTES, "--slack", 0)
+        run, text = self.concluded(arguments, ["--mode", "enforce", "--plan", plan])
+        self.assertIn("The plan is of another schedule than this run has", text)
+        run, text = self.concluded([*arguments, "--schedule", "gpipe"], ["--mode", "enforce", "--plan", plan])
+        self.assertIn("Nothing to do: memory is shared in 1 of 2 processes, and others have nothing to gain", text)
+
+    def test_headroom_that_takes_it_all(self):
+        arguments = ["--stages", 2, "--microbatches", 6, "--steps", 4, "--message-bytes", BYTES]
+        run, text = self.concluded(arguments, ["--mode", "enforce", "--headroom", "1TiB"])
+        self.assertEqual({device["saved_peak_bytes"] for device in run.devices().values()}, {0})
+        self.assertIn("Run it with less --headroom, or without enforce", text)
+
+    def test_buffers_that_were_rebuilt_are_not_counted_twice(self):
+        arguments = ["--stages", 3, "--microbatches", 8, "--steps", 8, "--message-bytes", BYTES, "--rebuild-at", 4]
+        _, text = self.concluded(arguments, ["--mode", "observe"])
+        self.assertRegex(text, "=> pooling would save [1-9][0-9.]* MiB of the [0-9.]+ MiB held for receive buffers\\.\n")
+
+
 class GiveBackTest(enforcing.EnforcingCase):
     """With --cupti learn others get CUPTI's subscription once memory is shared, if all uses can be seen without."""
 

@@ -394,6 +394,14 @@ class ReportCommandTest(support.TestCase):
                       "_Z8backwardPf of microbatch 1 in step 2", text)
         self.assertEqual(text.count("  unordered_reuse, slot"), 1)
 
+    def test_a_reason_of_two_devices_is_one_processs(self):
+        def twice(report):
+            device = report["enforcement"]["devices"][0]
+            device["reasons"] = [{"reason": "more_in_flight", "count": 2, "text": "Because."}]
+            report["enforcement"]["devices"].append(device)
+        self.change(self.enforced(0), twice)
+        self.assertIn("note: more_in_flight: Because.\n", self.report(self.reports_dir).stdout)
+
     def test_switched_off_is_not_claimed_of_what_goes_on_sharing(self):
         off = {"file": "disable", "seen_monotonic_ns": 3000, "seen_seconds": 2e-6, "took_effect_monotonic_ns": None,
                "took_effect_seconds": None}
