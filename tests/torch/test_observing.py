@@ -1,4 +1,5 @@
 """`recvpool attach` on the processes that torchrun starts: from outside it sees the calls, N and D that the agent sees."""
+import json
 import os
 import subprocess
 
@@ -30,6 +31,7 @@ class TorchrunTest(AttachCase):
         inside, outside, observer = self.observe(schedule, ranks)
         self.assertEqual(sorted(report["process"]["rank"] for report in inside.values()), list(range(ranks)))
         self.assertEqual(set(inside), set(outside))
+        self.check_plan(ranks)
         self.assertEqual(set(observer["dropped_by_cpu"]), {0})
         self.assertGreaterEqual(observer["cross_checks"]["compared"], ranks)  # the launcher has the agent, too
         self.assertEqual(observer["cross_checks"]["differences"], 0)
@@ -39,6 +41,14 @@ class TorchrunTest(AttachCase):
                 self.assertEqual(mine["events"]["by_kind"][kind], theirs["events"]["by_kind"][kind], (pid, kind))
             self.assertEqual(mine["communicators"], theirs["communicators"])
             self.assertEqual(self.numbers(mine), self.numbers(theirs))
+
+    def check_plan(self, ranks):
+        """The launcher leaves a report, too, and is no rank."""
+        self.assertIn(None, [report["process"]["rank"] for report in self.read_reports()])
+        planned = support.run([support.RECVPOOL, "plan", "--from-report", self.reports_dir, "--json"])
+        self.assert_success(planned)
+        document = json.loads(planned.stdout)
+        self.assertEqual((len(document["ranks"]), document["provenance"]["world_size"]), (ranks, ranks))
 
     def numbers(self, report):
         return sorted((c["direction"], c["peer"], c["buffers"], c["buffer_bytes"], c["depth"], c["transfers"])
