@@ -89,6 +89,7 @@ struct observed {
   size_t channels, undecided; /* of these, seen for too few steps */
   bool small;                 /* a process had receives, all of them below the threshold */
   bool received;              /* a process had others, of which no step is known */
+  bool several_devices;       /* a process received on more than one */
   char passive[200];          /* why an agent did nothing, or empty */
 };
 
@@ -204,6 +205,14 @@ static void count_undecided(struct observed *o, const json_t *channels) {
   }
 }
 
+static void look_at_devices(struct observed *o, const json_t *channels) {
+  const json_t *first = json_object_get(json_array_get(channels, 0), "device");
+  for (size_t i = 1; json_is_integer(first) && i < json_array_size(channels); i++) {
+    const json_t *device = json_object_get(json_array_get(channels, i), "device");
+    o->several_devices |= json_is_integer(device) && !json_equal(device, first);
+  }
+}
+
 /* Stages get numbers in the order of ranks and, within one, of the tracker's ordinals; the two directions of
  * an ordinal are one stage. A third channel of an ordinal (a second tensor) is a stage of its own here, since
  * it is a pool of its own. */
@@ -217,6 +226,7 @@ static rp_status add_process(struct observed *o, const json_t *report, int32_t r
   unsigned *directions = calloc(count + 1, sizeof(*directions));
   look_for_uneven_steps(o, channels);
   count_undecided(o, channels);
+  look_at_devices(o, channels);
   if (!directions) status = RP_ERROR_NO_MEMORY;
   for (size_t i = 0; !status && i < count; i++) {
     const json_t *channel = json_array_get(channels, i);
@@ -338,6 +348,13 @@ static rp_status check_observed(const struct observed *o, bool to_plan, const ch
              "need is not decided; let the run go on for two more steps",
              path, o->undecided, o->channels);
     return RP_ERROR_NOT_FOUND;
+  }
+  if (to_plan && o->several_devices) {
+    snprintf(message, message_size,
+             "%s: a process received on several devices, and a plan has one device for each rank; enforce it "
+             "without a plan",
+             path);
+    return RP_ERROR_INVALID;
   }
   if (!o->count) {
     explain_nothing(o, path, message, message_size);

@@ -646,6 +646,20 @@ class ObservedTest(PlanTestCase):
                 with self.subTest(words, command=command[0]):
                     self.assert_refused(1, words, *command, self.reports_dir)
 
+    def test_a_process_with_several_devices_gets_no_plan(self):
+        self.observe("--stages", "4", "--microbatches", "16", "--message-bytes", "1MiB")
+
+        def second(report):
+            for channel in report["channels"][1:]:
+                channel["device"] = 1
+        self.change_reports(second)
+        for command in (("plan", "--from-report", self.reports_dir), ("report", "--plan", os.path.join(self.folder, "p"), self.reports_dir)):
+            result = run([RECVPOOL, *command])
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("a process received on several devices, and a plan has one device for each rank; enforce it without a plan",
+                          result.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "p")))
+
     def test_rounding_is_said_as_by_the_report(self):
         self.observe("--stages", "4", "--microbatches", "16", "--message-bytes", "1MiB")
         words = "enforcing would save at most 54.0 MiB"
