@@ -93,11 +93,10 @@ static void after_sharing(const struct rp__enforced *sum, char *out, size_t out_
 
 static void after_switching_off(const struct rp__enforced *sum, char *out, size_t out_size) {
   char off[160];
-  snprintf(out, out_size, "Sharing was switched off (switched_off) in %s%s.",
-           rp__format_off(sum, off, sizeof off),
-           sum->not_yet_off
-               ? ""
-               : ", and stays off in each until it is started again without a file that says so");
+  snprintf(
+      out, out_size, "Sharing was switched off (switched_off) in %s%s.", rp__format_off(sum, off, sizeof off),
+      sum->not_yet_off ? ""
+                       : ", and stays off in each until it is started again without a file that says so");
 }
 
 static void after_enforcing(const struct rp_read_set *set, size_t job, const struct rp__summary *summary,
