@@ -58,8 +58,8 @@ struct rp_read_digest {
   char *process; /**< host, pid and start as JSON: equal in two states of one process */
   char *host;
   struct rp_input_identity identity;
-  char *command; /**< its beginning */
-  int64_t rank;  /**< INT64_MAX: not known */
+  char *command;  /**< its beginning */
+  int64_t rank;   /**< INT64_MAX: not known */
   char name[144]; /**< "rank 1 (host:123)", or "host:123" */
   int64_t world_size;
   double start_unix_seconds, written_unix_seconds;
@@ -127,11 +127,11 @@ const char *rp__format_off(const struct rp__enforced *sum, char *out, size_t out
 void rp__decisions_print(const struct rp__summary *summary, FILE *out);
 /** Prints what `rp_report_notes` has, and returns how many lines. */
 size_t rp__notes_print(const struct rp_read_set *set, size_t job, FILE *out);
-/** Object of the plan's stages, by the addresses of the buffers that shared memory by it; NULL where there was
- * no plan. */
+/** Object of the plan's stages, by the addresses of the buffers that shared memory by it; NULL where there
+ * was no plan. */
 json_t *rp__planned_stages(const json_t *report);
-/** The plan's number of a channel's stage, else which of its rank's it is: "#0" where there was a plan. Returns
- * `out`. */
+/** The plan's number of a channel's stage, else which of its rank's it is: "#0" where there was a plan.
+ * Returns `out`. */
 const char *rp__format_stage(const json_t *channel, const json_t *stages, char *out, size_t out_size);
 /** Prints which job it is, and since when. */
 void rp__job_heading_print(const struct rp_read_set *set, size_t job, FILE *out);

@@ -438,8 +438,8 @@ static void print_reasons(FILE *out, const json_t *report, const json_t *device)
   size_t i;
   json_t *reason;
   char word[64], often[32];
-  const char *what = count_of_some(device) == 1 ? "a buffer got memory of its own "
-                                                : "buffers got memory of their own ";
+  const char *what =
+      count_of_some(device) == 1 ? "a buffer got memory of its own " : "buffers got memory of their own ";
   json_array_foreach(json_object_get(device, "reasons"), i, reason) {
     uint64_t count = rp__count_of(reason, "count");
     rp__plain_text(rp__text_of(reason, "reason", "?"), word, sizeof word);

@@ -177,8 +177,7 @@ static void conclude_peak(const struct rp__enforced *sum, char *out, size_t out_
   rp__format_bytes(sum->held_peak_bytes, held, sizeof held);
   if (sum->lowered_peak_bytes > 0)
     snprintf(out + used, out_size - used, ", but lowered the peak by %s only: %s were held at most%s.",
-             rp__format_bytes((uint64_t)sum->lowered_peak_bytes, lowered, sizeof lowered), held,
-             with);
+             rp__format_bytes((uint64_t)sum->lowered_peak_bytes, lowered, sizeof lowered), held, with);
   else if (sum->lowered_peak_bytes < 0)
     snprintf(out + used, out_size - used,
              ", but raised the peak by %s, since sizes are rounded up: %s were held at most%s.",
@@ -253,7 +252,8 @@ static void conclude_unreachable(const struct rp_read_set *set, size_t job, char
 }
 
 const char *rp__format_off(const struct rp__enforced *sum, char *out, size_t out_size) {
-  int used = snprintf(out, out_size, "%zu of %zu processes", sum->switched_off - sum->not_yet_off, sum->processes);
+  int used =
+      snprintf(out, out_size, "%zu of %zu processes", sum->switched_off - sum->not_yet_off, sum->processes);
   if (sum->not_yet_off && used > 0 && (size_t)used < out_size)
     snprintf(out + used, out_size - (size_t)used, ", and %zu went on sharing%s", sum->not_yet_off,
              sum->no_room == sum->not_yet_off ? ": the device has no room for their buffers"

@@ -24,7 +24,8 @@ static enum rp_reason reason_of(const struct rp_channel_state *state) {
   if (state->captured) return RP_REASON_GRAPH_CAPTURED;
   if (!state->any_access && !state->answered) return RP_REASON_NO_ACCESS_EVIDENCE;
   if (state->stable_steps < 2) return RP_REASON_UNSTABLE_PATTERN;
-  if (channel->depth_max > channel->buffers) return RP_REASON_UNSTABLE_PATTERN; /* steps, or no steps, differ */
+  if (channel->depth_max > channel->buffers)
+    return RP_REASON_UNSTABLE_PATTERN; /* steps, or no steps, differ */
   if (deepest(channel) >= channel->buffers) return RP_REASON_UNBOUNDED_DEPTH;
   if (state->shared) return RP_REASON_SHARED_ALLOCATION;
   if (channel->slots >= channel->buffers) return RP_REASON_WITHIN_SLACK;

@@ -31,7 +31,8 @@ static void note_unowned(struct rp_guard *guard, const struct rp_guard_receive *
   }
   if (!bytes) bytes = receive->bytes;
   guard->elsewhere_receives += rp_guard_wants(guard, bytes);
-  if (rp__guard_rounds_much(guard, bytes) && !guard->rounding_receives++) rp__guard_tell_rounding(guard, bytes);
+  if (rp__guard_rounds_much(guard, bytes) && !guard->rounding_receives++)
+    rp__guard_tell_rounding(guard, bytes);
 }
 
 static bool receive_captured(const struct rp_guard *guard, const struct rp_guard_receive *receive) {

@@ -141,8 +141,9 @@ void rp__guard_tell_rounding(struct rp_guard *guard, uint64_t bytes) {
   rp_text_init(&text, guard->rounding_told, sizeof guard->rounding_told);
   rp_text_string(&text, "Each buffer would be rounded up to a multiple of ");
   tell_bytes(&text, rp_pool_granularity(guard->pool), " ");
-  rp_text_string(&text, ", which may cost more than sharing saves, so they are not shared; a plan shares those "
-                        "that gain all the same, --buffer-bytes ");
+  rp_text_string(&text,
+                 ", which may cost more than sharing saves, so they are not shared; a plan shares those "
+                 "that gain all the same, --buffer-bytes ");
   tell_bytes(&text, bytes, "");
   rp_text_string(&text, " all of that size.");
 }

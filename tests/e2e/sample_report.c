@@ -154,14 +154,14 @@ static struct rp_guard_class_report enforced_class(enum rp_direction direction, 
 
 /* Whose peaks were at once. */
 static struct rp_pool_account both(const struct rp_pool_account *a, const struct rp_pool_account *b) {
-  return (struct rp_pool_account){
-      .physical_bytes = a->physical_bytes + b->physical_bytes,
-      .physical_peak_bytes = a->physical_peak_bytes + b->physical_peak_bytes,
-      .one_to_one_bytes = a->one_to_one_bytes + b->one_to_one_bytes,
-      .one_to_one_peak_bytes = a->one_to_one_peak_bytes + b->one_to_one_peak_bytes,
-      .requested_bytes = a->requested_bytes + b->requested_bytes,
-      .requested_peak_bytes = a->requested_peak_bytes + b->requested_peak_bytes,
-      .saved_peak_bytes = a->saved_peak_bytes + b->saved_peak_bytes};
+  return (struct rp_pool_account){.physical_bytes = a->physical_bytes + b->physical_bytes,
+                                  .physical_peak_bytes = a->physical_peak_bytes + b->physical_peak_bytes,
+                                  .one_to_one_bytes = a->one_to_one_bytes + b->one_to_one_bytes,
+                                  .one_to_one_peak_bytes =
+                                      a->one_to_one_peak_bytes + b->one_to_one_peak_bytes,
+                                  .requested_bytes = a->requested_bytes + b->requested_bytes,
+                                  .requested_peak_bytes = a->requested_peak_bytes + b->requested_peak_bytes,
+                                  .saved_peak_bytes = a->saved_peak_bytes + b->saved_peak_bytes};
 }
 
 static void fill_guard(struct rp_guard_report *guard, struct rp_guard_class_report *classes) {

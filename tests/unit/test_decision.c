@@ -64,7 +64,8 @@ static void more_in_use_than_buffers_is_no_depth(void **state) {
         .any_access = true,
         .stable_steps = 3};
     rp__decide(&channel, 2);
-    assert_string_equal(rp_reason_name(channel.public.reason), most > 2 ? "unstable_pattern" : "unbounded_depth");
+    assert_string_equal(rp_reason_name(channel.public.reason),
+                        most > 2 ? "unstable_pattern" : "unbounded_depth");
     assert_int_equal(channel.public.would_save_bytes, 0);
   }
 }
