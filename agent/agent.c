@@ -188,6 +188,7 @@ void rp_agent_transfer(bool receive, uint64_t comm, int32_t peer, uint64_t addre
   if (!rp__lock_events()) return;
   interposed_transfers++;
   if (profiler_expected) rp_posts_add(&posts, receive, peer, address);
+  if (rp__listener.communicator) rp__listener.communicator(); /* it may have been made before we saw calls */
   rp__hand_over(&event);
   rp_agent_unlock();
   if (seq) *seq = event.seq;

@@ -99,7 +99,7 @@ class SharingTest(test_attach.RunningCase):
         lines = [line for line in text.splitlines() if " receives (" in line]
         self.assertTrue(lines)
         self.assertEqual({line.split(", ")[-1] for line in lines}, {"shared by the agent: 12.0 MiB held for 32.0 MiB"})
-        self.assertIn("\n=> sharing saved 40.0 MiB of the 64.0 MiB that these receive buffers would hold.\n", text)
+        self.assertIn("\n=> sharing saved 40.0 MiB of the 64.0 MiB that these receive buffers would hold", text)
         self.assertNotIn("--mode enforce", text)
 
     def test_an_agent_that_enforces_and_has_nothing_to_share(self):
