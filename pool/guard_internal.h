@@ -138,10 +138,12 @@ struct rp__guard_size {
 };
 
 struct rp__guard_plan {
-  bool given, usable;                /**< a plan that can be evidence was given; the device can follow it */
-  bool hints;                        /**< one that cannot: sizes and slots of `templates` only */
-  bool departed;                     /**< in this step, from the list */
-  const char *problem;               /**< why it cannot be used, or NULL */
+  bool given, usable;    /**< a plan that can be evidence was given; the device can follow it */
+  bool hints;            /**< one that cannot: sizes and slots of `templates` only */
+  bool two_ranks;        /**< each is the other's only neighbour, whatever the schedule */
+  bool looked, unproven; /**< at the first receive; nobody counted, and the run is not as supposed */
+  bool departed;         /**< in this step, from the list */
+  const char *problem;   /**< why it cannot be used, or NULL */
   struct rp__guard_class *templates; /**< [template_count] of the plan, without pool_class if no list */
   uint32_t template_count;
   struct rp__guard_size *sizes; /**< [size_count] that the templates have, in pieces of the device */
@@ -330,6 +332,8 @@ uint64_t rp__guard_rounding_bytes(const struct rp_guard *guard);
 void rp__guard_note_rounding(struct rp_guard *guard);
 /** Whether rounding an allocation of that size to the granularity takes more than is worth a chance. */
 bool rp__guard_rounds_much(const struct rp_guard *guard, uint64_t bytes);
+/** Whether allocations of both sizes take as much of the device. */
+bool rp__guard_same_pieces(const struct rp_guard *guard, uint64_t bytes, uint64_t other);
 /** Auto: the user named a size, and it is neither that of the buffer's receives nor its own. */
 bool rp__guard_is_other_size(const struct rp_guard *guard, const struct rp__guard_buffer *buffer);
 extern const char rp__guard_wrong_size[]; /**< why nothing is shared then */

@@ -41,11 +41,32 @@ static uint32_t needed_by(const struct rp_guard_planned_receive *item) {
   return item->accesses ? item->accesses : item->readers;
 }
 
+static bool is_counted(const struct rp_guard_planned_receive *items, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (!items[i].accesses) return false;
+  return true;
+}
+
+/* Does a peer send in both directions? */
+static bool is_two_way(const struct rp_guard_plan *plan) {
+  uint32_t *directions = calloc(plan->receive_count + 1, sizeof *directions);
+  bool both = !directions; /* then nothing is promised */
+  for (size_t i = 0; !both && i < plan->receive_count; i++) {
+    const struct rp_guard_planned_receive *item = &plan->receives[i];
+    uint32_t *seen = &directions[item->source < plan->receive_count ? item->source : plan->receive_count];
+    both = *seen && *seen != item->direction + 1;
+    *seen = item->direction + 1;
+  }
+  free(directions);
+  return both;
+}
+
 /* Does the list say of any receive when it is done with? */
 static bool is_evidence(const struct rp_guard_plan *plan) {
+  bool some = false;
   for (size_t i = 0; plan->receives && i < plan->receive_count; i++)
-    if (needed_by(&plan->receives[i])) return true;
-  return false;
+    some |= needed_by(&plan->receives[i]) > 0;
+  return some && (is_counted(plan->receives, plan->receive_count) || !is_two_way(plan));
 }
 
 /* Which classes are rings, and how often each of their messages is read: the most of any. */
@@ -158,6 +179,7 @@ rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan
   if (!plan->templates || !plan->items) return RP_ERROR_NO_MEMORY;
   plan->template_count = given->class_count;
   plan->item_count = count;
+  plan->two_ranks = given->ranks == 2;
   if (count) memcpy(plan->items, given->receives, count * sizeof *plan->items);
   copy_classes(plan->templates, given);
   rp_status status = rp__guard_sizes_take(guard);
@@ -276,11 +298,38 @@ static struct rp__guard_reading *reading_of(struct rp_guard *guard, struct rp__g
   return reading;
 }
 
+static uint64_t allocated_of(const struct rp_guard *guard, uint64_t receive_bytes) {
+  uint64_t sum = 0;
+  for (uint32_t id = 0; id < guard->buffer_count; id++)
+    sum += guard->buffers[id].in_use && rp__guard_same_pieces(guard, guard->buffers[id].bytes, receive_bytes);
+  return sum;
+}
+
+/* At the first receive: with nothing counted, the list is believed only where all of its buffers are there
+ * already, so that no two messages of a step come to one buffer. With two ranks, where a wrong schedule shows
+ * nowhere else, there must not be as many more as several stages on a rank would have. */
+static bool is_as_supposed(const struct rp_guard *guard) {
+  const struct rp__guard_plan *plan = &guard->plan;
+  if (is_counted(plan->items, plan->item_count)) return true;
+  for (uint32_t t = 0; t < plan->template_count; t++) {
+    uint64_t wanted = 0, found = allocated_of(guard, plan->templates[t].receive_bytes);
+    for (uint32_t other = 0; other < plan->template_count; other++)
+      if (rp__guard_same_pieces(guard, plan->templates[t].receive_bytes,
+                                plan->templates[other].receive_bytes))
+        wanted += plan->templates[other].buffers;
+    if (found < wanted || (plan->two_ranks && found > 2 * wanted)) return false;
+  }
+  return true;
+}
+
 struct rp__guard_target rp__guard_plan_target(struct rp_guard *guard,
                                               const struct rp_guard_receive *receive) {
   struct rp__guard_target target = {RP_POOL_NONE, RP_POOL_NONE, RP_POOL_NONE};
   struct rp__guard_plan *plan = &guard->plan;
   if (!plan->usable) return target;
+  if (!plan->looked) plan->unproven = !is_as_supposed(guard);
+  plan->looked = true;
+  if (plan->unproven) return target;
   struct rp__guard_source *source = rp__guard_source_of(guard, receive);
   if (!plan->departed && item_fits(guard, source, receive)) {
     target.item = (uint32_t)plan->position;

@@ -60,8 +60,9 @@ static struct rp_pool_post post_of(struct rp_guard *guard, uint32_t id,
                                    const struct rp__guard_target *target) {
   bool placed = target->class_index != RP_POOL_NONE;
   return (struct rp_pool_post){.buffer = id,
-                               .class_id =
-                                   placed ? guard->classes[target->class_index].pool_class : RP_POOL_NONE,
+                               .class_id = placed ? guard->classes[target->class_index].pool_class
+                                           : guard->plan.unproven ? RP_POOL_NO_CLASS
+                                                                  : RP_POOL_NONE,
                                .slot_hint = target->slot,
                                .capturing = receive_captured(guard, receive),
                                .order = RP_POOL_ORDER_YES,

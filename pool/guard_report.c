@@ -156,6 +156,12 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (!plan->given && steady && guard->idle_word) {
     out->idle_reason = guard->idle_word;
     out->idle_text = guard->idle_text;
+  } else if (plan->unproven) {
+    out->idle_reason = "plan_unproven";
+    out->idle_text =
+        "The receive buffers are not there as the plan supposes, and how often a message is read "
+        "was not counted in a run: memory is shared once two equal steps were seen, or by a plan "
+        "that is made from an observed run.";
   } else if (guard->any_departed) {
     out->idle_reason = "plan_does_not_fit";
     out->idle_text = "The receives of this run do not come in the order that the plan lists, and which class "

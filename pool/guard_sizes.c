@@ -11,6 +11,10 @@ static uint64_t pieces_of(const struct rp_guard *guard, uint64_t bytes) {
   return bytes / unit + (bytes % unit != 0);
 }
 
+bool rp__guard_same_pieces(const struct rp_guard *guard, uint64_t bytes, uint64_t other) {
+  return pieces_of(guard, bytes) == pieces_of(guard, other);
+}
+
 static uint64_t rounding_bytes(const struct rp_guard *guard, uint64_t bytes) {
   uint64_t unit = rp_pool_granularity(guard->pool), odd = bytes % unit;
   return odd ? unit - odd : 0;

@@ -26,6 +26,7 @@
 
 /** No buffer, no class, no slot. */
 #define RP_POOL_NONE UINT32_MAX
+#define RP_POOL_NO_CLASS (UINT32_MAX - 1) /**< of a receive: it shares with no planned class */
 
 /** What backs a buffer. */
 enum rp_pool_binding {
@@ -154,7 +155,8 @@ struct rp_pool_decision {
 /** A receive about to be posted. */
 struct rp_pool_post {
   uint32_t buffer;
-  uint32_t class_id;        /**< which class it belongs to, or RP_POOL_NONE: the only one of that size */
+  uint32_t class_id;        /**< which class it belongs to, or RP_POOL_NONE: the only one of that size; or
+                               RP_POOL_NO_CLASS */
   uint32_t slot_hint;       /**< the plan's slot, or RP_POOL_NONE: the next free one */
   bool capturing;           /**< into a graph */
   enum rp_pool_order order; /**< about rp_pool_receive_displaces; anything where that is nobody */

@@ -247,6 +247,36 @@ class ConclusionsTest(ChangesCase):
         self.assertRegex(text, "=> pooling would save [1-9][0-9.]* MiB of the [0-9.]+ MiB held for receive buffers\\.\n")
 
 
+class OtherScheduleTest(ChangesCase):
+    """A plan on paper, of the schedule that the job runs or of another, for ranks that send each other everything: a send
+    that answers a message looks like one that passes another on. Nothing may be taken for done that is not."""
+    SCHEDULES = {"interleaved_1f1b": ["--stages", 4, "--ranks", 2], "looped_bfs": ["--stages", 4, "--ranks", 2],
+                 "1f1b": ["--stages", 2]}
+
+    def test_two_ranks(self):
+        some = [4] if enforcing.SANITIZED else [4, 8]
+        for microbatches, planned, slack in itertools.product(some, self.SCHEDULES, (0, 2)):
+            plan = self.plan("--schedule", planned, *self.SCHEDULES[planned], "--microbatches", microbatches, "--buffer-bytes", BYTES,
+                             "--slack", slack)
+            for schedule, allocation in itertools.product(("interleaved_1f1b", "looped_bfs"), ("preallocated", "cached", "just_in_time")):
+                with self.subTest(planned=planned, schedule=schedule, allocation=allocation, microbatches=microbatches, slack=slack):
+                    arguments = ["--stages", 2, "--chunks", 2, "--schedule", schedule, "--microbatches", microbatches,
+                                 "--message-bytes", BYTES, "--allocation", allocation, "--steps", 4]
+                    run = self.train(arguments, ["--mode", "enforce", "--plan", plan])
+                    self.check_same(run, arguments)
+                    self.assertEqual((run.counts("violated"), run.counts("prevented")), ({}, {}))
+                    self.assertEqual(sum(device["conflicts"]["unclear"]["count"] for device in run.devices().values()), 0)
+
+    def test_cached_blocks_of_longer_pipelines(self):
+        plan = self.plan("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--buffer-bytes", BYTES, "--slack", 0)
+        for schedule in ("1f1b", "gpipe"):
+            arguments = ["--stages", 4, "--schedule", schedule, "--microbatches", 8, "--message-bytes", BYTES,
+                         "--allocation", "cached", "--steps", 4]
+            run = self.train(arguments, ["--mode", "enforce", "--plan", plan])
+            self.check_same(run, arguments)
+            self.assertEqual((run.counts("violated"), run.counts("prevented")), ({}, {}))
+
+
 class GiveBackTest(enforcing.EnforcingCase):
     """With --cupti learn others get CUPTI's subscription once memory is shared, if all uses can be seen without."""
 

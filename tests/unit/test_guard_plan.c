@@ -209,7 +209,7 @@ static void planned_tenant_in_an_open_group(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
   const struct rp_guard_planned_receive list[] = {{.accesses = 1}, {.begin = 1, .end = 1, .accesses = 1}};
-  struct rp_guard_plan plan = {&class, 1, list, 2};
+  struct rp_guard_plan plan = {&class, 1, list, 2, 0};
   struct guard_fixture f = guard_start(&seeing, &plan);
   struct rp_guard_action action;
   guard_alloc(&f, 0, 3);
@@ -256,7 +256,7 @@ static void touched_first_by_a_callback(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
   const struct rp_guard_planned_receive item = {.accesses = 1};
-  struct rp_guard_plan plan = {&class, 1, &item, 1};
+  struct rp_guard_plan plan = {&class, 1, &item, 1, 0};
   struct guard_fixture f = guard_start(&seeing, &plan);
   guard_alloc(&f, 0, 3);
   for (size_t i = 0; i < 2; i++) {
@@ -440,7 +440,7 @@ static void plans_are_checked(void **state) {
   for (int wrong = 0; wrong < 6; wrong++) {
     struct rp_guard_planned_class one = class;
     struct rp_guard_planned_receive receive = item;
-    struct rp_guard_plan plan = {&one, 1, &receive, 1};
+    struct rp_guard_plan plan = {&one, 1, &receive, 1, 0};
     if (wrong == 0) plan.class_count = 0;
     if (wrong == 1) one.slots = 0;
     if (wrong == 2) one.receive_bytes = 0;
@@ -461,7 +461,7 @@ static void device_without_aliases(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
   const struct rp_guard_planned_receive item = {.accesses = 1};
-  struct rp_guard_plan plan = {&class, 1, &item, 1};
+  struct rp_guard_plan plan = {&class, 1, &item, 1, 0};
   struct host_device *device = host_device_create(1u << 20);
   struct rp_order *order;
   struct rp_guard *guard;
