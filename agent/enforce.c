@@ -91,8 +91,8 @@ const struct rp_guard_plan *rp__plan(void) {
   if (!rp__enforce.plan || rp_cupti_active()) return rp__enforce.plan;
   if (rp__enforce.config.cupti != RP_CUPTI_LEARN)
     rp_warn(
-        "enforce: without CUPTI a plan cannot be followed, since calls of libraries with a runtime of their "
-        "own are not seen; buffers share memory from the third step on");
+        "enforce: without CUPTI nothing is shared, by a plan or without: calls of libraries with a runtime of "
+        "their own are not seen");
   return NULL;
 }
 
@@ -102,10 +102,11 @@ static rp_status create_guard(struct rp__device *device, struct rp_guard **out) 
   struct rp_guard_options options;
   struct rp_backend backend;
   fill_options(&options);
-  device->planned = rp__plan() != NULL;
+  const struct rp_guard_plan *plan = rp__plan();
+  device->planned = plan != NULL;
   if (device->memory) rp__backend(device, &backend);
   rp_status status =
-      rp_guard_create(&options, device->memory ? &backend : NULL, rp__enforce.order, rp__enforce.plan, out);
+      rp_guard_create(&options, device->memory ? &backend : NULL, rp__enforce.order, plan, out);
   if (status != RP_OK) return status;
   rp_guard_set_sink(*out, &sink);
   if (rp__gate_fallback() != RP_POOL_NO_REASON) rp_guard_request_fallback(*out, rp__gate_fallback());
