@@ -255,8 +255,7 @@ rp_status rp__enforce_plan_build(const struct rp_planned *planned, size_t rank, 
   *plan = (struct rp_guard_plan){.classes = b.classes,
                                  .class_count = (uint32_t)b.own_count,
                                  .receives = b.receives,
-                                 .receive_count = b.receive_count,
-                                 .ranks = (uint32_t)rp_planned_rank_count(planned)};
+                                 .receive_count = b.receive_count};
   *out = plan;
   return RP_OK;
 }

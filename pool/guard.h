@@ -64,15 +64,13 @@ struct rp_guard_planned_receive {
  *
  * A list that says of no receive how often it is read, or no list at all, is no evidence of release: then the
  * sizes say what to watch, and the slots how many there are at least once buffers share, as in auto mode. Nor
- * is one in which nobody counted the accesses of a run and a peer sends both activations and gradients: in a
- * run of another schedule, the send that answers a message could not be told from one that passes another on.
- */
+ * is one in which a peer sends both activations and gradients: in a run of another schedule, a message could
+ * not be told from one of the other kind, nor a send that answers it from one that passes another on. */
 struct rp_guard_plan {
   const struct rp_guard_planned_class *classes;
   uint32_t class_count;
   const struct rp_guard_planned_receive *receives; /**< NULL: sizes and slots only */
   size_t receive_count;
-  uint32_t ranks; /**< of the pipeline; 0 = not known */
 };
 
 /** Options; zero fields take the default in brackets. */

@@ -138,12 +138,11 @@ struct rp__guard_size {
 };
 
 struct rp__guard_plan {
-  bool given, usable;    /**< a plan that can be evidence was given; the device can follow it */
-  bool hints;            /**< one that cannot: sizes and slots of `templates` only */
-  bool two_ranks;        /**< each is the other's only neighbour, whatever the schedule */
-  bool looked, unproven; /**< at the first receive; nobody counted, and the run is not as supposed */
-  bool departed;         /**< in this step, from the list */
-  const char *problem;   /**< why it cannot be used, or NULL */
+  bool given, usable;                /**< a plan that can be evidence was given; the device can follow it */
+  bool hints;                        /**< one that cannot: sizes and slots of `templates` only */
+  bool looked, unproven;             /**< at the first receive; the buffers are not there as supposed */
+  bool departed;                     /**< in this step, from the list */
+  const char *problem;               /**< why it cannot be used, or NULL */
   struct rp__guard_class *templates; /**< [template_count] of the plan, without pool_class if no list */
   uint32_t template_count;
   struct rp__guard_size *sizes; /**< [size_count] that the templates have, in pieces of the device */

@@ -41,12 +41,6 @@ static uint32_t needed_by(const struct rp_guard_planned_receive *item) {
   return item->accesses ? item->accesses : item->readers;
 }
 
-static bool is_counted(const struct rp_guard_planned_receive *items, size_t count) {
-  for (size_t i = 0; i < count; i++)
-    if (!items[i].accesses) return false;
-  return true;
-}
-
 /* Does a peer send in both directions? */
 static bool is_two_way(const struct rp_guard_plan *plan) {
   uint32_t *directions = calloc(plan->receive_count + 1, sizeof *directions);
@@ -66,7 +60,7 @@ static bool is_evidence(const struct rp_guard_plan *plan) {
   bool some = false;
   for (size_t i = 0; plan->receives && i < plan->receive_count; i++)
     some |= needed_by(&plan->receives[i]) > 0;
-  return some && (is_counted(plan->receives, plan->receive_count) || !is_two_way(plan));
+  return some && !is_two_way(plan);
 }
 
 /* Which classes are rings, and how often each of their messages is read: the most of any. */
@@ -179,9 +173,11 @@ rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan
   if (!plan->templates || !plan->items) return RP_ERROR_NO_MEMORY;
   plan->template_count = given->class_count;
   plan->item_count = count;
-  plan->two_ranks = given->ranks == 2;
   if (count) memcpy(plan->items, given->receives, count * sizeof *plan->items);
   copy_classes(plan->templates, given);
+  for (uint32_t t = 0; plan->hints && given->receive_count && is_two_way(given) && t < plan->template_count;
+       t++)
+    plan->templates[t].slots = 0; /* found as without a plan: those of one class are not for the others */
   rp_status status = rp__guard_sizes_take(guard);
   if (status || plan->hints) return status;
   study_items(plan);
@@ -298,26 +294,30 @@ static struct rp__guard_reading *reading_of(struct rp_guard *guard, struct rp__g
   return reading;
 }
 
-static uint64_t allocated_of(const struct rp_guard *guard, uint64_t receive_bytes) {
+/* Allocations of the size; or only those that nothing has used. */
+static uint64_t allocated_of(const struct rp_guard *guard, uint64_t receive_bytes, bool unused) {
   uint64_t sum = 0;
-  for (uint32_t id = 0; id < guard->buffer_count; id++)
-    sum += guard->buffers[id].in_use && rp__guard_same_pieces(guard, guard->buffers[id].bytes, receive_bytes);
+  for (uint32_t id = 0; id < guard->buffer_count; id++) {
+    const struct rp__guard_buffer *buffer = &guard->buffers[id];
+    sum += buffer->in_use && !(unused && (buffer->receives || buffer->touched_step)) &&
+           rp__guard_same_pieces(guard, buffer->bytes, receive_bytes);
+  }
   return sum;
 }
 
-/* At the first receive: with nothing counted, the list is believed only where all of its buffers are there
- * already, so that no two messages of a step come to one buffer. With two ranks, where a wrong schedule shows
- * nowhere else, there must not be as many more as several stages on a rank would have. */
+/* At the first receive: the list is believed only where all of its buffers are there, so that no two messages
+ * of a step come to one buffer, and not twice as many, which would be those of more stages than it knows. */
 static bool is_as_supposed(const struct rp_guard *guard) {
   const struct rp__guard_plan *plan = &guard->plan;
-  if (is_counted(plan->items, plan->item_count)) return true;
   for (uint32_t t = 0; t < plan->template_count; t++) {
-    uint64_t wanted = 0, found = allocated_of(guard, plan->templates[t].receive_bytes);
+    uint64_t wanted = 0, bytes = plan->templates[t].receive_bytes;
+    if (rp__guard_is_declined(guard, bytes)) continue; /* none of them is ours */
     for (uint32_t other = 0; other < plan->template_count; other++)
-      if (rp__guard_same_pieces(guard, plan->templates[t].receive_bytes,
-                                plan->templates[other].receive_bytes))
+      if (rp__guard_same_pieces(guard, bytes, plan->templates[other].receive_bytes))
         wanted += plan->templates[other].buffers;
-    if (found < wanted || (plan->two_ranks && found > 2 * wanted)) return false;
+    if (!wanted) continue; /* nobody said how many */
+    if (allocated_of(guard, bytes, false) < wanted) return false;
+    if (allocated_of(guard, bytes, true) >= 2 * wanted) return false;
   }
   return true;
 }

@@ -67,11 +67,15 @@ static bool has_shared(const struct rp_pool_account *account) {
   return account->saved_peak_bytes > 0 || account->one_to_one_peak_bytes > account->physical_peak_bytes;
 }
 
-/* Other allocations stay with the guard as long as the program keeps them. */
-static bool members_left(const struct rp_guard_report *out) {
-  for (size_t i = 0; i < out->class_count; i++)
-    if (out->classes[i].info.buffers) return true;
-  return false;
+/* Classes had buffers and have none any more; other allocations stay with the guard as long as the program
+ * keeps them. */
+static bool members_are_gone(const struct rp_guard_report *out) {
+  bool ever = false;
+  for (size_t i = 0; i < out->class_count; i++) {
+    if (out->classes[i].info.buffers) return false;
+    ever |= out->classes[i].info.account.one_to_one_peak_bytes > 0;
+  }
+  return ever || !out->pool.buffers;
 }
 
 static const char rounding_text[] =
@@ -136,7 +140,7 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
     out->idle_text = guard->idle_text;
   } else if (say_declined(guard, out)) {
     return;
-  } else if (has_shared(&out->pool.account) && !members_left(out)) {
+  } else if (has_shared(&out->pool.account) && members_are_gone(out)) {
     out->idle_reason = "freed";
     out->idle_text = "The buffers that shared memory have been freed.";
   } else if (guard->activations && guard->idle_word) {
@@ -159,9 +163,9 @@ static void say_why(const struct rp_guard *guard, struct rp_guard_report *out) {
   } else if (plan->unproven) {
     out->idle_reason = "plan_unproven";
     out->idle_text =
-        "The receive buffers are not there as the plan supposes, and how often a message is read "
-        "was not counted in a run: memory is shared once two equal steps were seen, or by a plan "
-        "that is made from an observed run.";
+        "Before the first receive there were fewer unused allocations of this size than the plan has "
+        "buffers, or twice as many: it may be of another schedule, and memory is shared once two equal steps "
+        "were seen.";
   } else if (guard->any_departed) {
     out->idle_reason = "plan_does_not_fit";
     out->idle_text = "The receives of this run do not come in the order that the plan lists, and which class "

@@ -182,11 +182,12 @@ class PlannedTest(EnforceCase):
 
     def test_memory_is_never_taken(self):
         for stages, variant in VARIANTS:
+            if stages == 2 and "interleaved" in variant[1]:
+                continue  # where both neighbours are one rank, nothing is shared before two steps were seen
             for seed in (1, 2):
                 with self.subTest(stages=stages, variant=variant, seed=seed):
                     name, chunks = variant[1], 2 if "interleaved" in variant[1] else 1
-                    two_way = stages == 2 and chunks > 1  # then only a run tells when a message is done with
-                    plan = self.make_plan(stages, variant) if two_way else self.paper_plan(name, stages * chunks, stages, 1)
+                    plan = self.paper_plan(name, stages * chunks, stages, 1)
                     stock = self.train(stages, variant, seed=seed)
                     pooled = self.train(stages, variant, ["--mode", "enforce", "--plan", plan], seed=seed)
                     self.assertEqual(training(pooled.stdout), training(stock.stdout))
@@ -292,13 +293,13 @@ class PlannedTest(EnforceCase):
                         self.assertEqual(pool["minimum_bytes"], pool["slots"] * BYTES if seen else 0)
 
     def test_a_plan_of_more_microbatches(self):
-        """N is what was seen, and not more slots count than could be used."""
-        plan = self.make_plan(2, ["--schedule", "1f1b", "--microbatches", "16"], "--slack", "8")
-        self.train(2, ["--schedule", "1f1b"], ["--mode", "enforce", "--plan", plan])
+        """Fewer buffers than the plan has could be those of another schedule: the plan is not followed."""
+        plan = self.make_plan(2, ["--schedule", "1f1b", "--microbatches", "16"])
+        stock = self.train(2, ["--schedule", "1f1b"])
+        pooled = self.train(2, ["--schedule", "1f1b"], ["--mode", "enforce", "--plan", plan])
+        self.assertEqual(training(pooled.stdout), training(stock.stdout))
         for _, device in self.devices(self.take_reports()):
-            for pool in device["classes"]:
-                self.assertEqual((pool["buffers"], pool["buffers_planned"], pool["slots"]), (MICROBATCHES, 16, 9))
-                self.assertEqual((pool["minimum_bytes"], pool["physical_peak_bytes"]), (MICROBATCHES * BYTES,) * 2)
+            self.assertEqual((device["activations"], device["activation"]["step"], device["grown"]), (1, 2, 0))
 
     def test_more_in_flight_than_planned(self):
         plan = self.make_plan(4, ["--schedule", "1f1b"])

@@ -561,7 +561,7 @@ static void addresses_are_looked_up(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
   struct rp_guard_planned_receive item = {.accesses = 1};
-  struct rp_guard_plan plan = {&class, 1, &item, 1, 0};
+  struct rp_guard_plan plan = {&class, 1, &item, 1};
   struct guard_fixture f = guard_start(NULL, &plan);
   uint64_t begin = 0, bytes = 0;
   bool backed = false;

@@ -87,7 +87,7 @@ static void messages_of_the_planned_size_elsewhere(void **state) {
   static const struct rp_guard_planned_receive receive = {.end = 1, .accesses = 1};
   for (unsigned c = 0; c < 4; c++) {
     bool sizes_only = c / 2, planned_size = c % 2;
-    const struct rp_guard_plan plan = {&class, 1, sizes_only ? NULL : &receive, sizes_only ? 0 : 1, 0};
+    const struct rp_guard_plan plan = {&class, 1, sizes_only ? NULL : &receive, sizes_only ? 0 : 1};
     struct guard_fixture f = guard_start(&trained, &plan);
     struct rp_guard_receive posted = {
         .address = 1 << 20, .bytes = planned_size ? BYTES : 64 * BYTES, .peer = UPSTREAM};

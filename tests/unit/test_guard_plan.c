@@ -58,12 +58,57 @@ static void a_plan_of_inference(void **state) {
 /* K does not depend on N. */
 static void a_plan_of_fewer_microbatches(void **state) {
   (void)state;
-  struct guard_program small = guard_program_1f1b(5, 3), large = guard_program_1f1b(20, 3);
+  struct guard_program small = guard_program_1f1b(7, 3), large = guard_program_1f1b(12, 3);
   struct guard_plan plan;
   struct guard_fixture f;
   guard_program_start(&f, &small, 1, &large, &plan);
   guard_program_steps(&f, &large, 4);
   quiet(&f, plan.classes[0].slots + plan.classes[1].slots);
+  guard_end(&f);
+}
+
+/* With half of the buffers, or with more than there are, the plan may be of another schedule: nothing shares
+ * before two equal steps were seen. */
+static void a_plan_of_other_buffers(void **state) {
+  (void)state;
+  const uint32_t counts[] = {5, 6, 13};
+  for (size_t i = 0; i < 3; i++) {
+    struct guard_program other = guard_program_1f1b(counts[i], 3), program = guard_program_1f1b(12, 3);
+    struct guard_plan plan;
+    struct guard_fixture f;
+    guard_program_start(&f, &other, 1, &program, &plan);
+    guard_program_label(&f, &program);
+    guard_program_steps(&f, &program, 2);
+    assert_int_equal(f.device->physical_bytes, 24 * MAPPED);
+    guard_expect_idle(&f, "plan_unproven");
+    guard_program_steps(&f, &program, 3);
+    struct rp_guard_report report = guard_look(&f);
+    assert_int_equal(report.pool.grown, 0);
+    assert_int_equal(rp_guard_violations(f.guard), 0);
+    assert_true(report.active);
+    rp_guard_report_fini(&report);
+    guard_end(&f);
+  }
+}
+
+/* Where a peer sends both ways, no list tells which message comes: it shares as without one. */
+static void a_peer_that_sends_both_ways(void **state) {
+  (void)state;
+  struct guard_program program = guard_program_1f1b(8, 2);
+  struct guard_plan plan;
+  guard_program_plan(&program, 1, &plan);
+  for (size_t i = 0; i < plan.plan.receive_count; i++)
+    plan.receives[i].direction = 1 + plan.receives[i].class_index, plan.receives[i].source = 0;
+  struct guard_fixture f = guard_start(&seeing, &plan.plan);
+  guard_program_alloc(&f, &program);
+  guard_program_label(&f, &program);
+  guard_program_steps(&f, &program, 2);
+  assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
+  guard_program_steps(&f, &program, 2);
+  struct rp_guard_report report = guard_look(&f);
+  assert_true(report.active);
+  assert_int_equal(report.activations, 1);
+  rp_guard_report_fini(&report);
   guard_end(&f);
 }
 
@@ -209,7 +254,7 @@ static void planned_tenant_in_an_open_group(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
   const struct rp_guard_planned_receive list[] = {{.accesses = 1}, {.begin = 1, .end = 1, .accesses = 1}};
-  struct rp_guard_plan plan = {&class, 1, list, 2, 0};
+  struct rp_guard_plan plan = {&class, 1, list, 2};
   struct guard_fixture f = guard_start(&seeing, &plan);
   struct rp_guard_action action;
   guard_alloc(&f, 0, 3);
@@ -256,7 +301,7 @@ static void touched_first_by_a_callback(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 1, .stage = -1};
   const struct rp_guard_planned_receive item = {.accesses = 1};
-  struct rp_guard_plan plan = {&class, 1, &item, 1, 0};
+  struct rp_guard_plan plan = {&class, 1, &item, 1};
   struct guard_fixture f = guard_start(&seeing, &plan);
   guard_alloc(&f, 0, 3);
   for (size_t i = 0; i < 2; i++) {
@@ -440,7 +485,7 @@ static void plans_are_checked(void **state) {
   for (int wrong = 0; wrong < 6; wrong++) {
     struct rp_guard_planned_class one = class;
     struct rp_guard_planned_receive receive = item;
-    struct rp_guard_plan plan = {&one, 1, &receive, 1, 0};
+    struct rp_guard_plan plan = {&one, 1, &receive, 1};
     if (wrong == 0) plan.class_count = 0;
     if (wrong == 1) one.slots = 0;
     if (wrong == 2) one.receive_bytes = 0;
@@ -461,7 +506,7 @@ static void device_without_aliases(void **state) {
   (void)state;
   struct rp_guard_planned_class class = {.label = 1, .receive_bytes = BYTES, .slots = 2, .stage = -1};
   const struct rp_guard_planned_receive item = {.accesses = 1};
-  struct rp_guard_plan plan = {&class, 1, &item, 1, 0};
+  struct rp_guard_plan plan = {&class, 1, &item, 1};
   struct host_device *device = host_device_create(1u << 20);
   struct rp_order *order;
   struct rp_guard *guard;
@@ -605,6 +650,8 @@ int main(void) {
       cmocka_unit_test(a_plan_that_fits),
       cmocka_unit_test(a_plan_of_inference),
       cmocka_unit_test(a_plan_of_fewer_microbatches),
+      cmocka_unit_test(a_plan_of_other_buffers),
+      cmocka_unit_test(a_peer_that_sends_both_ways),
       cmocka_unit_test(more_in_flight_than_planned),
       cmocka_unit_test(sizes_only),
       cmocka_unit_test(a_list_without_evidence),

@@ -111,7 +111,7 @@ static void sizes_that_gain_nothing_are_declined(void **state) {
                                                    .buffers = cases[c].classes[k].buffers,
                                                    .slots = cases[c].classes[k].slots,
                                                    .stage = -1};
-    struct guard_fixture f = guard_start(NULL, &(struct rp_guard_plan){classes, count, &item, 1, 0});
+    struct guard_fixture f = guard_start(NULL, &(struct rp_guard_plan){classes, count, &item, 1});
     if (rp_guard_wants(f.guard, classes[0].receive_bytes) != cases[c].wanted) fail_msg("case %zu", c);
     if (count == 1 && !cases[c].wanted) guard_expect_idle(&f, "rounding");
     guard_end(&f);
@@ -130,7 +130,7 @@ static void others_do_not_use_up_the_gain(void **state) {
                                              .stage = -1};
       struct rp_guard_planned_receive item = {.accesses = 1};
       struct guard_fixture f = guard_start(&(struct rp_guard_options){.every_touch_seen = true},
-                                           &(struct rp_guard_plan){&class, 1, &item, 1, 0});
+                                           &(struct rp_guard_plan){&class, 1, &item, 1});
       uint64_t others = 0, asked = (uint64_t)buffers * class.receive_bytes, address = 0;
       uint64_t held = (uint64_t)slots * HOST_GRANULARITY;
       for (uint32_t i = 0; i < 200 && rp_guard_wants(f.guard, class.receive_bytes); i++) {
@@ -169,7 +169,7 @@ static void what_is_declined_does_not_disturb_the_rest(void **state) {
     receives[count++].slot = (uint32_t)(i / 4 % 6);
   }
   struct guard_fixture f = guard_start(&(struct rp_guard_options){.every_touch_seen = true},
-                                       &(struct rp_guard_plan){classes, 3, receives, count, 0});
+                                       &(struct rp_guard_plan){classes, 3, receives, count});
   assert_false(rp_guard_wants(f.guard, ODD_BYTES));
   guard_program_alloc(&f, &program);
   guard_program_steps(&f, &program, 4);
