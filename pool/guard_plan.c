@@ -175,9 +175,9 @@ rp_status rp__guard_plan_take(struct rp_guard *guard, const struct rp_guard_plan
   plan->item_count = count;
   if (count) memcpy(plan->items, given->receives, count * sizeof *plan->items);
   copy_classes(plan->templates, given);
-  for (uint32_t t = 0; plan->hints && given->receive_count && is_two_way(given) && t < plan->template_count;
-       t++)
-    plan->templates[t].slots = 0; /* found as without a plan: those of one class are not for the others */
+  if (plan->hints && given->receive_count && is_two_way(given))
+    for (uint32_t t = 0; t < plan->template_count; t++)
+      plan->templates[t].slots = 0; /* found as without a plan: those of one class are not for the others */
   rp_status status = rp__guard_sizes_take(guard);
   if (status || plan->hints) return status;
   study_items(plan);

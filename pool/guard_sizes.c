@@ -154,12 +154,14 @@ void rp__guard_tell_rounding(struct rp_guard *guard, uint64_t bytes) {
 
 /* ---- questions ---- */
 
+/* An allocator may have rounded the allocation up, within what the device gives. */
+static bool may_be_for(const struct rp_guard *guard, uint64_t bytes, uint64_t receive_bytes) {
+  return bytes >= receive_bytes && rp__guard_same_pieces(guard, bytes, receive_bytes);
+}
+
 static bool is_planned(const struct rp_guard *guard, uint64_t bytes) {
-  uint64_t pieces = pieces_of(guard, bytes);
-  for (uint32_t t = 0; t < guard->plan.template_count; t++) {
-    uint64_t receive_bytes = guard->plan.templates[t].receive_bytes;
-    if (bytes >= receive_bytes && pieces_of(guard, receive_bytes) == pieces) return true;
-  }
+  for (uint32_t t = 0; t < guard->plan.template_count; t++)
+    if (may_be_for(guard, bytes, guard->plan.templates[t].receive_bytes)) return true;
   return false;
 }
 
@@ -168,8 +170,7 @@ bool rp__guard_is_message_size(const struct rp_guard *guard, uint64_t bytes) {
   if (!bytes || (guard->plan.given && !guard->plan.usable)) return false;
   if (guard->plan.given || guard->plan.hints) return is_planned(guard, bytes);
   if (bytes < options->least_bytes) return false;
-  if (!options->only_bytes) return true;
-  return bytes >= options->only_bytes && pieces_of(guard, options->only_bytes) == pieces_of(guard, bytes);
+  return !options->only_bytes || may_be_for(guard, bytes, options->only_bytes);
 }
 
 bool rp__guard_is_other_size(const struct rp_guard *guard, const struct rp__guard_buffer *buffer) {

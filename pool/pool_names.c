@@ -61,7 +61,8 @@ static const struct {
     [RP_POOL_STEP_INTERRUPTED] =
         {"step_interrupted", "A step was broken off with receives open, so all buffers got memory of their "
                              "own before the next one."},
-    [RP_POOL_SWITCHED_OFF] = {"switched_off", "The pool was switched off by recvpool disable, or a file that says so."},
+    [RP_POOL_SWITCHED_OFF] = {"switched_off",
+                              "The pool was switched off by recvpool disable, or a file that says so."},
     [RP_POOL_RECEIVE_NOT_GATED] =
         {"receive_not_gated",
          "A receive was seen only after it had been launched, when nothing could be done "

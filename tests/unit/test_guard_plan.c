@@ -91,6 +91,17 @@ static void a_plan_of_other_buffers(void **state) {
   }
 }
 
+/* Four steps of a program of 16 buffers, of which the plan lets none share in the first two. */
+static struct guard_fixture learning(const struct guard_program *program, const struct guard_plan *plan) {
+  struct guard_fixture f = guard_start(&seeing, &plan->plan);
+  guard_program_alloc(&f, program);
+  guard_program_label(&f, program);
+  guard_program_steps(&f, program, 2);
+  assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
+  guard_program_steps(&f, program, 2);
+  return f;
+}
+
 /* Where a peer sends both ways, no list tells which message comes: it shares as without one. */
 static void a_peer_that_sends_both_ways(void **state) {
   (void)state;
@@ -99,12 +110,7 @@ static void a_peer_that_sends_both_ways(void **state) {
   guard_program_plan(&program, 1, &plan);
   for (size_t i = 0; i < plan.plan.receive_count; i++)
     plan.receives[i].direction = 1 + plan.receives[i].class_index, plan.receives[i].source = 0;
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &program);
-  guard_program_label(&f, &program);
-  guard_program_steps(&f, &program, 2);
-  assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
-  guard_program_steps(&f, &program, 2);
+  struct guard_fixture f = learning(&program, &plan);
   struct rp_guard_report report = guard_look(&f);
   assert_true(report.active);
   assert_int_equal(report.activations, 1);
@@ -164,12 +170,7 @@ static void a_list_without_evidence(void **state) {
   guard_program_plan(&program, 0, &plan);
   for (size_t i = 0; i < plan.plan.receive_count; i++)
     plan.receives[i].accesses = 0;
-  struct guard_fixture f = guard_start(&seeing, &plan.plan);
-  guard_program_alloc(&f, &program);
-  guard_program_label(&f, &program);
-  guard_program_steps(&f, &program, 2);
-  assert_int_equal(f.device->physical_bytes, 16 * MAPPED);
-  guard_program_steps(&f, &program, 2);
+  struct guard_fixture f = learning(&program, &plan);
   assert_true(f.device->physical_bytes < 8 * MAPPED);
   assert_int_equal(rp_guard_violations(f.guard), 0);
   guard_end(&f);
